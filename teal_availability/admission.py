@@ -100,9 +100,9 @@ def select_guarantees(
     options = all_feasible_options(problem, survival_states, requests)
     feasible_requests = {option.request_index for option in options}
     loads = option_loads(problem, requests, options)
-    fitting = np.flatnonzero(_max_utilisation(loads, capacity) <= 1)
-    options = [options[i] for i in fitting.tolist()]
-    loads = loads[fitting]
+    fitting_options = np.flatnonzero(_max_utilisation(loads, capacity) <= 1)
+    options = [options[i] for i in fitting_options.tolist()]
+    loads = loads[fitting_options]
     option_request = np.array([option.request_index for option in options], dtype=np.int64)
     _check_sold(requests, feasible_requests, option_request)
     if not options:
@@ -165,17 +165,18 @@ class _PackingProgram:
         self._capacity = capacity
         # (J,) value of each request, and whether it is sold.
         self._values = np.array([request.value for request in requests])
-        self._sold = np.array([request.is_sold for request in requests])
+        self._is_sold = np.array([request.is_sold for request in requests])
         num_options = len(option_request)
         # (J, W) 1 where an option belongs to a request.
         self._request_options = sp.csr_array(
             (np.ones(num_options), (option_request, np.arange(num_options))),
             shape=(len(requests), num_options),
         )
-        # Scale loads by capacities: HiGHS's tolerances are then small in any unit.
-        self._is_used = np.flatnonzero(capacity > 0)
+        # Divide loads by the capacities of the links that have any: HiGHS's tolerances are then
+        # small in any unit.
+        self._usable_links = np.flatnonzero(capacity > 0)
         self._scaled_loads = (
-            loads[:, self._is_used] @ sp.diags_array(1 / capacity[self._is_used])
+            loads[:, self._usable_links] @ sp.diags_array(1 / capacity[self._usable_links])
         ).T.tocsr()
         # Scale values by their geometric mean: 1e8 and 1 are then both far from HiGHS's tolerances.
         self._value_unit = float(np.exp(np.log(self._values).mean()))
@@ -190,17 +191,19 @@ class _PackingProgram:
             InputError: the sold requests cannot all be kept by these options.
             SolverError: HiGHS failed.
         """
-        sold = self._sold
-        is_used = self._is_used
+        is_sold = self._is_sold
+        usable_links = self._usable_links
         # Maximise the value of the fractions: relative link loads and the sum per request are at
         # most 1, and the fractions of a sold request sum to 1.
         relaxation = solve_lp(
             -self._values[self._option_request] / self._value_unit,
             (
-                sp.vstack([self._scaled_loads, self._request_options[~sold]], format="csr"),
-                np.ones(len(is_used) + int((~sold).sum())),
+                sp.vstack([self._scaled_loads, self._request_options[~is_sold]], format="csr"),
+                np.ones(len(usable_links) + int((~is_sold).sum())),
             ),
-            (self._request_options[sold], np.ones(int(sold.sum()))) if sold.any() else None,
+            (self._request_options[is_sold], np.ones(int(is_sold.sum())))
+            if is_sold.any()
+            else None,
             by_interior_points=len(self._option_request) > MAX_INTEGER_OPTIONS,
         )
         if relaxation.is_infeasible:
@@ -209,8 +212,8 @@ class _PackingProgram:
         # Duals of the scaled rows, converted to value per Gbit/s.
         capacity = self._capacity
         link_prices = np.zeros(len(capacity))
-        link_prices[is_used] = (
-            relaxation.duals[: len(is_used)] * self._value_unit / capacity[is_used]
+        link_prices[usable_links] = (
+            relaxation.duals[: len(usable_links)] * self._value_unit / capacity[usable_links]
         )
         return fraction, link_prices
 
@@ -240,7 +243,7 @@ class _PackingProgram:
             -values[option_request] / self._value_unit,
             [
                 RangeConstraint(self._scaled_loads, high=1.0),
-                RangeConstraint(self._request_options, low=self._sold.astype(float), high=1.0),
+                RangeConstraint(self._request_options, low=self._is_sold.astype(float), high=1.0),
             ],
             np.ones(num_options),
             high=1.0,
@@ -251,15 +254,17 @@ class _PackingProgram:
             raise _infeasible_sold_error()
         # Upper bound in the unit of the values, raised by HiGHS's tolerance.
         bound = (-result.bound + _DUAL_TOLERANCE * len(values)) * self._value_unit
-        choice = [] if result.x is None else np.flatnonzero(result.x > 0.5).tolist()
-        # Check capacities exactly: HiGHS allows tolerances.
-        fits_capacity = bool((self._loads[choice].sum(0) <= self._capacity).all())
+        integer_choice = [] if result.x is None else np.flatnonzero(result.x > 0.5).tolist()
+        # Accept the solution if it keeps all capacities exactly (HiGHS allows tolerances) and has a
+        # larger value than the incumbent.
+        fits_capacity = bool((self._loads[integer_choice].sum(0) <= self._capacity).all())
         is_better = (
             incumbent is None
-            or values[option_request[choice]].sum() > values[option_request[incumbent]].sum()
+            or values[option_request[integer_choice]].sum()
+            > values[option_request[incumbent]].sum()
         )
-        is_replaced = result.x is not None and fits_capacity and is_better
-        return choice if is_replaced else incumbent, bound
+        replaces_incumbent = result.x is not None and fits_capacity and is_better
+        return integer_choice if replaces_incumbent else incumbent, bound
 
 
 def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
@@ -270,11 +275,11 @@ def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
             infinite.
         capacity: (E,) Gbit/s.
     """
-    inverse = np.full_like(capacity, np.inf)
-    np.divide(1.0, capacity, out=inverse, where=capacity > 0)
+    inverse_capacity = np.full_like(capacity, np.inf)
+    np.divide(1.0, capacity, out=inverse_capacity, where=capacity > 0)
     utilisation = np.zeros(loads.shape[0])
     entries = loads.tocoo()
-    np.maximum.at(utilisation, entries.row, entries.data * inverse[entries.col])
+    np.maximum.at(utilisation, entries.row, entries.data * inverse_capacity[entries.col])
     return utilisation
 
 
@@ -288,25 +293,30 @@ def _check_sold(
         feasible_requests: indices of requests with an option that reaches their availability.
         option_request: (W,) request of each option that fits into an empty network.
     """
-    sold = np.array([request.is_sold for request in requests])
-    for index in np.flatnonzero(sold & ~np.isin(np.arange(len(requests)), option_request)).tolist():
+    is_sold = np.array([request.is_sold for request in requests])
+    for index in np.flatnonzero(
+        is_sold & ~np.isin(np.arange(len(requests)), option_request)
+    ).tolist():
         request = requests[index]
-        problem = (
+        explanation = (
             "the promise is sold, but no protection option on the candidate paths reaches the "
             f"availability of {request.availability:.6g}"
         )
         if index in feasible_requests:
-            problem = (
+            explanation = (
                 f"the promise is sold, but no protection option for {request.rate:.6g} Gbit/s fits "
                 "into an empty network"
             )
-        raise InputError.invalid("promises", f"{request.source} -> {request.target}", problem)
+        raise InputError.invalid("promises", f"{request.source} -> {request.target}", explanation)
 
 
 def _infeasible_sold_error() -> InputError:
     """Return the error to raise if the sold requests cannot all be kept within the capacities."""
     return InputError.invalid(
-        "promises", "sold", "the sold promises cannot all be kept within the capacities"
+        "promises",
+        "sold",
+        "the sold promises cannot all be kept within the capacities; raise --num-paths, or mark "
+        "fewer promises as sold",
     )
 
 
@@ -335,32 +345,34 @@ def _round_greedily(
     Returns:
         indices of the chosen options; None if a sold request does not fit.
     """
-    cost = loads @ link_prices
+    # Sum of the reservations of each option at the link prices.
+    option_cost = loads @ link_prices
     residual = capacity.copy()
-    by_request = options_by_request(options)
+    options_of_request = options_by_request(options)
 
-    def rank(request: int) -> tuple[float, ...]:
+    def service_order(request_index: int) -> tuple[float, ...]:
         """Return the sort key of a request: the first one in ascending order is served first."""
-        alternatives = by_request[request]
+        alternatives = options_of_request[request_index]
         return (
-            -float(requests[request].is_sold),
+            -float(requests[request_index].is_sold),
             -round(float(fraction[alternatives].sum()), 6),
-            float(cost[alternatives].min()) / requests[request].value,
+            float(option_cost[alternatives].min()) / requests[request_index].value,
         )
 
     # Choose the first option of each request that fits: by descending fraction, ascending price.
     chosen = []
-    for request in sorted(by_request, key=rank):
-        for option in sorted(
-            by_request[request], key=lambda option: (-fraction[option], cost[option])
+    for request_index in sorted(options_of_request, key=service_order):
+        for option_index in sorted(
+            options_of_request[request_index],
+            key=lambda option_index: (-fraction[option_index], option_cost[option_index]),
         ):
-            load = loads[[option]].tocoo()
-            if (load.data <= residual[load.col]).all():
-                residual[load.col] -= load.data
-                chosen.append(option)
+            option_load = loads[[option_index]].tocoo()
+            if (option_load.data <= residual[option_load.col]).all():
+                residual[option_load.col] -= option_load.data
+                chosen.append(option_index)
                 break
         else:
-            if requests[request].is_sold:
+            if requests[request_index].is_sold:
                 return None
     return chosen
 
@@ -389,19 +401,25 @@ def _add_fitting_requests(
     """
     # Residual capacity (E,), and the requests without a chosen option.
     residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
-    by_request = options_by_request(options)
-    covered = {options[option].request_index for option in chosen}
-    open_requests = [request for request in by_request if request not in covered]
-    completed = list(chosen)
+    options_of_request = options_by_request(options)
+    granted_requests = {options[option_index].request_index for option_index in chosen}
+    open_requests = [
+        request_index
+        for request_index in options_of_request
+        if request_index not in granted_requests
+    ]
+    extended_choice = list(chosen)
     # Add the first option of each request that fits.
-    for request in sorted(open_requests, key=lambda request: -requests[request].value):
-        for option in by_request[request]:
-            load = loads[[option]].tocoo()
-            if (load.data <= residual[load.col]).all():
-                residual[load.col] -= load.data
-                completed.append(option)
+    for request_index in sorted(
+        open_requests, key=lambda request_index: -requests[request_index].value
+    ):
+        for option_index in options_of_request[request_index]:
+            option_load = loads[[option_index]].tocoo()
+            if (option_load.data <= residual[option_load.col]).all():
+                residual[option_load.col] -= option_load.data
+                extended_choice.append(option_index)
                 break
-    return completed
+    return extended_choice
 
 
 def _reduce_reservations(
@@ -424,21 +442,23 @@ def _reduce_reservations(
         indices of the new options, one for each chosen option.
     """
     # Size (W,) of each option, and residual capacity (E,), in Gbit/s.
-    total = np.asarray(loads.sum(1)).reshape(-1)
+    option_size = np.asarray(loads.sum(1)).reshape(-1)
     residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
-    reduced = []
-    by_request = options_by_request(options)
+    reduced_choice = []
+    options_of_request = options_by_request(options)
     # Each request in turn: release its reservation, then choose the smallest option that fits.
-    for option in chosen:
-        residual = residual + loads[[option]].toarray()[0]
-        alternatives = by_request[options[option].request_index]
-        for candidate in sorted(alternatives, key=lambda option: total[option]):
-            load = loads[[candidate]].toarray()[0]
-            if candidate == option or (load <= np.maximum(residual, 0.0)).all():
+    for option_index in chosen:
+        residual = residual + loads[[option_index]].toarray()[0]
+        alternatives = options_of_request[options[option_index].request_index]
+        for candidate_index in sorted(
+            alternatives, key=lambda option_index: option_size[option_index]
+        ):
+            load = loads[[candidate_index]].toarray()[0]
+            if candidate_index == option_index or (load <= np.maximum(residual, 0.0)).all():
                 break
         residual = residual - load
-        reduced.append(candidate)
-    return reduced
+        reduced_choice.append(candidate_index)
+    return reduced_choice
 
 
 def _admission(
@@ -474,9 +494,9 @@ def _admission(
     )
     # Status of each request: sold, or accepted with a chosen option, else refused; impossible if no
     # option reaches its availability.
-    selected: list[ProtectionOption | None] = [None] * len(requests)
+    granted_options: list[ProtectionOption | None] = [None] * len(requests)
     for index in chosen:
-        selected[options[index].request_index] = options[index]
+        granted_options[options[index].request_index] = options[index]
     status = tuple(
         SOLD
         if request.is_sold
@@ -485,20 +505,25 @@ def _admission(
         else REFUSED
         if index in feasible_requests
         else IMPOSSIBLE
-        for index, (request, option) in enumerate(zip(requests, selected, strict=True))
+        for index, (request, option) in enumerate(zip(requests, granted_options, strict=True))
     )
     # Total value of the granted requests.
     value = sum(
         request.value
-        for request, option in zip(requests, selected, strict=True)
+        for request, option in zip(requests, granted_options, strict=True)
         if option is not None
     )
     # Dual bound by the link prices y: sum_e capacity[e] y[e] + sum_j max(0, value[j] - price[j]).
     # The terms of sold requests count even if they are negative.
     surplus = np.array([request.value for request in requests]) - price
-    sold = np.array([request.is_sold for request in requests])
+    is_sold = np.array([request.is_sold for request in requests])
     price_bound = float(capacity @ np.maximum(link_prices, 0.0))
-    price_bound += float(np.where(sold, surplus, np.maximum(surplus, 0.0)).sum())
+    price_bound += float(np.where(is_sold, surplus, np.maximum(surplus, 0.0)).sum())
     return Admission(
-        status, tuple(selected), price, value, max(value, min(bound, price_bound)), link_prices
+        status,
+        tuple(granted_options),
+        price,
+        value,
+        max(value, min(bound, price_bound)),
+        link_prices,
     )

@@ -41,7 +41,7 @@ from teal_availability.study import failing_components
 from teal_availability.survival import survival_probabilities
 
 # Rows of the table in the terminal.
-_SHOWN = 30
+_MAX_TABLE_ROWS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,11 +125,11 @@ def admission_table(report: AdmissionReport) -> Table:
     columns = (
         Column("promise", lambda row: f"{row.source} -> {row.target}"),
         Column("Gbit/s", "rate", digits(4)),
-        Column("availability", "availability", _time),
+        Column("availability", "availability", _time_text),
         Column("value", "value", digits(4)),
         Column("answer", "status"),
         Column("price", "price", text=price),
-        Column("kept", "kept", _time),
+        Column("kept", "kept", _time_text),
         Column("paths", lambda row: row.way.partition(":")[0]),
     )
     # The requests that are the cheapest for their value come first.
@@ -137,10 +137,10 @@ def admission_table(report: AdmissionReport) -> Table:
     title = (
         f"promises by price over value; gap {rounding.gap_text(report.gap)}; --out has the paths"
     )
-    return Table(title, columns, ranked, _SHOWN)
+    return Table(title, columns, ranked, _MAX_TABLE_ROWS)
 
 
-def _time(share: float) -> str:
+def _time_text(share: float) -> str:
     """Format a share of the time as a percentage, rounded down; ``-`` for NaN."""
     return "-" if math.isnan(share) else share_text(share, up=False)
 
@@ -165,13 +165,13 @@ def admission_of(
         problem, survival_states, requests, seconds(options.deadline, "--deadline")
     )
     return AdmissionReport(
-        _rows(problem, requests, admission),
+        _admission_rows(problem, requests, admission),
         admission.value,
         admission.bound,
     )
 
 
-def _rows(
+def _admission_rows(
     problem: Problem, requests: Sequence[Request], admission: Admission
 ) -> list[AdmissionRow]:
     """Return a result row for each request, in their order.

@@ -68,15 +68,15 @@ def tail_mean_shares(
         availability: share of the time, in (0, 1).
     """
     share = arriving_shares(survival_states, demand, rates)
-    tail = 1 - availability
+    tail_time = 1 - availability
     # Fill the tail with the states of the smallest shares.
     order = np.argsort(share, axis=1, kind="stable")
-    worst_first = np.take_along_axis(share, order, 1)
+    ascending_share = np.take_along_axis(share, order, 1)
     probability = np.take_along_axis(survival_states.probability, order, 1)
     preceding_probability = np.cumsum(probability, axis=1) - probability
-    tail_probability = np.clip(tail - preceding_probability, 0.0, probability)
+    tail_probability = np.clip(tail_time - preceding_probability, 0.0, probability)
     # Mean share in the tail; the divisor is never 0.
-    tail_mean: FloatArray = (tail_probability * worst_first).sum(1) / np.maximum(
+    tail_mean: FloatArray = (tail_probability * ascending_share).sum(1) / np.maximum(
         tail_probability.sum(1), 1e-300
     )
     return tail_mean
@@ -97,15 +97,18 @@ def quantile_shares(
     share = arriving_shares(survival_states, demand, rates)
     # (D, 2^K) shares and probabilities of the survival states, by descending share.
     order = np.argsort(-share, axis=1, kind="stable")
-    best_first = np.take_along_axis(share, order, 1)
+    descending_share = np.take_along_axis(share, order, 1)
     probability = np.take_along_axis(survival_states.probability, order, 1)
 
     # Total probability of the later states, whose share is smaller, summed from the smallest for
     # accuracy. The quantile is the first share for which it is at most 1 - availability.
     tail_probability = np.cumsum(probability[:, ::-1], axis=1)[:, ::-1]
-    missed = tail_probability - probability
-    quantile_index = (missed > max_missed_time(availability)).sum(1).clip(max=share.shape[1] - 1)
-    quantile: FloatArray = best_first[np.arange(len(share)), quantile_index]
+    missed_time = tail_probability - probability
+    # Number of states with too much probability behind them: the index of the quantile.
+    quantile_index = (
+        (missed_time > max_missed_time(availability)).sum(1).clip(max=share.shape[1] - 1)
+    )
+    quantile: FloatArray = descending_share[np.arange(len(share)), quantile_index]
     return quantile
 
 
@@ -122,23 +125,31 @@ def scale_to_capacities(problem: Problem, rates: FloatArray) -> FloatArray:
     Returns:
         rates (D, K) whose link loads are within capacities.
     """
-    # ``links.slot`` are the positions of the P paths, ``links.link_ptr[:-1]`` their first links.
-    links = path_links_of(problem.paths)
+    # The P paths in CSR form: their positions d K + k (slot), and their links; link_ptr[:-1] has
+    # the position of the first link of each path.
+    path_links = path_links_of(problem.paths)
     capacity = capacity_of(problem)
     path_rates = np.maximum(rates.reshape(-1), 0.0)
-    scaled = np.zeros_like(path_rates)
-    if not len(links.slot):
-        return scaled.reshape(rates.shape)
+    scaled_rates = np.zeros_like(path_rates)
+    if not len(path_links.slot):
+        return scaled_rates.reshape(rates.shape)
     # Flow (P,) of each path, 0 over a link of capacity 0, and utilisation (E,) of each link.
-    is_dead = np.add.reduceat((capacity[links.link] <= 0).astype(np.int64), links.link_ptr[:-1]) > 0
-    flow = np.where(is_dead, 0.0, path_rates[links.slot])
-    load = np.bincount(links.link, np.repeat(flow, np.diff(links.link_ptr)), len(capacity))
+    is_dead_path = (
+        np.add.reduceat((capacity[path_links.link] <= 0).astype(np.int64), path_links.link_ptr[:-1])
+        > 0
+    )
+    flow = np.where(is_dead_path, 0.0, path_rates[path_links.slot])
+    load = np.bincount(
+        path_links.link, np.repeat(flow, np.diff(path_links.link_ptr)), len(capacity)
+    )
     utilisation = np.ones_like(capacity)
     np.divide(load, capacity, out=utilisation, where=capacity > 0)
     # Largest utilisation (P,) on each path, at least 1.
-    scale = np.maximum.reduceat(np.maximum(1.0, utilisation)[links.link], links.link_ptr[:-1])
-    scaled[links.slot] = flow / scale
-    return scaled.reshape(rates.shape)
+    max_path_utilisation = np.maximum.reduceat(
+        np.maximum(1.0, utilisation)[path_links.link], path_links.link_ptr[:-1]
+    )
+    scaled_rates[path_links.slot] = flow / max_path_utilisation
+    return scaled_rates.reshape(rates.shape)
 
 
 def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
@@ -150,15 +161,15 @@ def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
         problem: one matrix with its candidate paths.
         prices: (E,) link prices.
     """
-    links = path_links_of(problem.paths)
-    price = np.full(problem.paths.mask.size, np.inf)
-    if len(links.slot):
-        # Sum the link prices of each path; ``links.link_ptr[:-1]`` are the paths' first links.
-        is_dead_link = capacity_of(problem)[links.link] <= 0
-        is_dead_path = np.add.reduceat(is_dead_link.astype(np.int64), links.link_ptr[:-1]) > 0
-        sums = np.add.reduceat(prices[links.link], links.link_ptr[:-1])
-        price[links.slot] = np.where(is_dead_path, np.inf, sums)
-    return price.reshape(problem.paths.mask.shape)
+    path_links = path_links_of(problem.paths)
+    path_price = np.full(problem.paths.mask.size, np.inf)
+    if len(path_links.slot):
+        # Sum the link prices of each path; link_ptr[:-1] has the position of its first link.
+        is_dead_link = capacity_of(problem)[path_links.link] <= 0
+        is_dead_path = np.add.reduceat(is_dead_link.astype(np.int64), path_links.link_ptr[:-1]) > 0
+        link_price_sums = np.add.reduceat(prices[path_links.link], path_links.link_ptr[:-1])
+        path_price[path_links.slot] = np.where(is_dead_path, np.inf, link_price_sums)
+    return path_price.reshape(problem.paths.mask.shape)
 
 
 def expected_share_bound(
@@ -191,10 +202,10 @@ def expected_share_bound(
     path_price = path_prices(problem, prices)
     scaled_weights = _scale_to_prices(path_price, survival_states, np.maximum(weights, 0.0))
     # (D, 2^K) probability of each survival state beyond its weight.
-    unpriced = np.maximum(0.0, survival_states.probability - scaled_weights)
+    excess_probability = np.maximum(0.0, survival_states.probability - scaled_weights)
     # Nothing can arrive while no path survives.
-    unpriced[:, 0] = 0.0
-    bound = float(capacity_of(problem) @ prices) + float(demand @ unpriced.sum(1))
+    excess_probability[:, 0] = 0.0
+    bound = float(capacity_of(problem) @ prices) + float(demand @ excess_probability.sum(1))
     # Another upper bound: all of a demand arrives while some path survives.
     return min(bound / total, float(demand @ (1 - survival_states.probability[:, 0])) / total)
 
@@ -267,9 +278,9 @@ def common_share_bound(
     scale_down = np.maximum(1.0, scaled_weights.sum(1) / np.maximum(demand_weights, 1e-300))
     # Dual objective: capacities at their prices, and the demand weights that exceed the state
     # weights, less the guaranteed shares.
-    slack = np.maximum(0.0, demand_weights - (scaled_weights / scale_down[:, None]).sum(1))
+    excess_weights = np.maximum(0.0, demand_weights - (scaled_weights / scale_down[:, None]).sum(1))
     guaranteed_value = float(demand_weights[is_higher_class] @ guaranteed_share[is_higher_class])
-    bound = float(capacity_of(problem) @ prices) + float(slack.sum()) - guaranteed_value
+    bound = float(capacity_of(problem) @ prices) + float(excess_weights.sum()) - guaranteed_value
     return min(1.0, max(0.0, bound))
 
 
@@ -290,16 +301,18 @@ def feasible_weights(
     residual_price = path_prices(problem, prices)
     order = np.argsort(-survival_states.probability, axis=1, kind="stable")
     weights = np.zeros_like(survival_states.probability)
-    demands = np.arange(len(order))
+    demand_indices = np.arange(len(order))
     # Treat the i-th most probable survival state of every demand at once, for i = 0, 1, ...
-    for sets in order.T:
+    for states in order.T:
         # Assign up to the smallest remaining price of the surviving paths, and subtract it.
-        survives = survival_states.survives[sets]
-        slack = np.where(survives, residual_price, np.inf).min(1)
+        survives = survival_states.survives[states]
+        min_residual_price = np.where(survives, residual_price, np.inf).min(1)
         state_weight = np.where(
-            sets > 0, np.minimum(survival_states.probability[demands, sets], slack), 0.0
+            states > 0,
+            np.minimum(survival_states.probability[demand_indices, states], min_residual_price),
+            0.0,
         )
-        weights[demands, sets] = state_weight
+        weights[demand_indices, states] = state_weight
         residual_price = np.where(survives, residual_price - state_weight[:, None], residual_price)
     return weights
 

@@ -115,12 +115,12 @@ def components_of(
     # Keep the components with an availability below 1; the file takes precedence.
     failing: list[tuple[Failure, float]] = []
     for failure, default_availability in failures:
-        key = (
+        component_key = (
             ("cable", frozenset(failure.links))
             if failure.kind == "cable"
             else (failure.kind, failure.name)
         )
-        availability = file_availability.pop(key, default_availability)
+        availability = file_availability.pop(component_key, default_availability)
         if availability < 1:
             failing.append((failure, 1 - availability))
     # Arrays of the failing components: unavailabilities, and (n, E) links that fail with each.

@@ -44,7 +44,7 @@ MANIFEST = "manifest.json"
 # Availability target of the traffic peaks, unless --availability is set.
 _DEFAULT_AVAILABILITY = 0.999
 # Rows of the table in the terminal.
-_SHOWN = 30
+_MAX_TABLE_ROWS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,20 +117,21 @@ class ExpansionReport:
         cost.
         """
         num_kept = sum(bool(row.way) for row in self.reservations)
-        bought = sum(row.bought for row in self.purchases)
-        first = (
-            f"{bought:.6g} Gbit/s on {len(self.purchases)} cables, at a cost of {self.cost:.6g}, "
-            f"keep {num_kept} promises; no purchase with such reservations costs less than "
+        bought_capacity = sum(row.bought for row in self.purchases)
+        purchase_sentence = (
+            f"{bought_capacity:.6g} Gbit/s on {len(self.purchases)} cables, at a cost of "
+            f"{self.cost:.6g}, keep {num_kept} promises; no purchase with such reservations costs "
+            "less than "
             f"{rounding.at_least(self.bound)}."
         )
         if not self.purchases:
-            first = f"Nothing is to be bought: {num_kept} promises are kept."
+            purchase_sentence = f"Nothing is to be bought: {num_kept} promises are kept."
         num_impossible = len(self.reservations) - num_kept
         if not num_impossible:
-            return first
+            return purchase_sentence
         return (
-            f"{first} {num_impossible} are impossible: no protection option on the candidate paths "
-            "reaches their availability, at any capacity."
+            f"{purchase_sentence} {num_impossible} are impossible: no protection option on the "
+            "candidate paths reaches their availability, at any capacity."
         )
 
     def __repr__(self) -> str:
@@ -187,7 +188,7 @@ def purchase_table(report: ExpansionReport) -> Table:
         Column("cost", "cost", digits(4)),
     )
     title = f"purchases, in each direction; gap {rounding.gap_text(report.gap)}"
-    return Table(title, columns, report.purchases, _SHOWN)
+    return Table(title, columns, report.purchases, _MAX_TABLE_ROWS)
 
 
 def peak_requests(
@@ -240,35 +241,37 @@ def expansion_of(
     survival_states = survival_probabilities(problem, components)
     # Pairs of opposite links with their costs, and the expansion of each.
     link_pairs = topology.link_pairs()
-    pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
+    pairs = LinkPairs.from_links(link_pairs, _pair_costs(topology, link_pairs, options.cost))
     time_limit = seconds(options.deadline, "--deadline")
     result = expansion(problem, survival_states, requests, pairs, time_limit)
     upgraded = dataclasses.replace(
         topology, capacity=topology.capacity + result.added_capacity[pairs.pair_of_link]
     )
     return ExpansionReport(
-        _purchases(topology, link_pairs, pairs, result),
-        _reservations(problem, requests, result),
+        _purchase_rows(topology, link_pairs, pairs, result),
+        _reservation_rows(problem, requests, result),
         result.cost,
         result.bound,
         upgraded,
     )
 
 
-def _costs(topology: Topology, link_pairs: Sequence[Sequence[int]], kind: str) -> FloatArray:
+def _pair_costs(
+    topology: Topology, link_pairs: Sequence[Sequence[int]], cost_kind: str
+) -> FloatArray:
     """Return the cost (C,) of a Gbit/s on each pair of links.
 
     Args:
         topology: the network.
         link_pairs: link indices of each of C pairs.
-        kind: ``capacity`` for a cost of 1, or ``length`` for the mean latency of the pair, ms.
+        cost_kind: ``capacity`` for a cost of 1, or ``length`` for the mean latency of the pair, ms.
     """
-    if kind == "capacity":
+    if cost_kind == "capacity":
         return np.ones(len(link_pairs))
     return np.array([topology.latency[list(links)].mean() for links in link_pairs])
 
 
-def _purchases(
+def _purchase_rows(
     topology: Topology, link_pairs: Sequence[Sequence[int]], pairs: LinkPairs, result: Expansion
 ) -> list[PurchaseRow]:
     """Return a row for each expanded pair of links, the most expensive first.
@@ -292,7 +295,7 @@ def _purchases(
     return sorted(rows, key=lambda row: -row.cost)
 
 
-def _reservations(
+def _reservation_rows(
     problem: Problem, requests: Sequence[Request], result: Expansion
 ) -> list[ReservationRow]:
     """Return a row for each request with its reservation.

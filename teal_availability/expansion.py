@@ -96,11 +96,11 @@ class LinkPairs:
             cost: (C,) cost above 0 of a Gbit/s on both links of each pair.
         """
         # Number of links of each pair.
-        length = np.array([len(links) for links in pairs])
+        pair_size = np.array([len(links) for links in pairs])
         order = np.concatenate([np.asarray(links, dtype=np.int64) for links in pairs])
         pair_of_link = np.empty(len(order), dtype=np.int64)
-        pair_of_link[order] = np.repeat(np.arange(len(pairs)), length)
-        return cls(order, np.cumsum(length) - length, pair_of_link, cost)
+        pair_of_link[order] = np.repeat(np.arange(len(pairs)), pair_size)
+        return cls(order, np.cumsum(pair_size) - pair_size, pair_of_link, cost)
 
     def required_expansion(self, shortfall: FloatArray) -> FloatArray:
         """Return the expansion (..., C) in Gbit/s of each pair that covers a shortfall of its
@@ -153,15 +153,17 @@ def bound_by_prices(
     prices = np.maximum(prices, 0.0)
     # Scale the prices of each pair down to its cost, so that they are dual feasible.
     pair_price = np.bincount(pairs.pair_of_link, prices, minlength=len(pairs.cost))
-    scale = np.divide(
+    price_scale = np.divide(
         pairs.cost, pair_price, out=np.ones_like(pair_price), where=pair_price > pairs.cost
     )
-    prices = prices * scale[pairs.pair_of_link]
+    prices = prices * price_scale[pairs.pair_of_link]
     # Cost (J,) of the cheapest option of each request; infinite for requests without options.
     option_cost = loads @ prices
-    cheapest = np.full(int(option_request.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(cheapest, option_request, option_cost)
-    return max(0.0, float(cheapest[np.isfinite(cheapest)].sum() - capacity @ prices))
+    min_request_cost = np.full(int(option_request.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(min_request_cost, option_request, option_cost)
+    return max(
+        0.0, float(min_request_cost[np.isfinite(min_request_cost)].sum() - capacity @ prices)
+    )
 
 
 def expansion(
@@ -207,9 +209,9 @@ def expansion(
     cost = _expansion_cost(loads, chosen, capacity, pairs)
     # Integer program, if it is small and the gap is still open.
     if len(options) <= MAX_INTEGER_OPTIONS and cost > bound * (1 + _RELATIVE_GAP):
-        remaining = max(0.1, deadline - time.perf_counter())
+        remaining_s = max(0.1, deadline - time.perf_counter())
         integer_choice, integer_bound = _solve_integer(
-            option_request, loads, capacity, pairs, remaining
+            option_request, loads, capacity, pairs, remaining_s
         )
         bound = max(bound, integer_bound)
         if (
@@ -342,6 +344,7 @@ def _solve_integer(
     chosen = None if result.x is None else np.flatnonzero(result.x[:num_options] > 0.5)
     if chosen is not None and len(chosen) != request_rows.shape[0]:
         chosen = None
+    # The bound of the scaled program is in its units of rate and cost.
     return chosen, max(0.0, float(result.bound) * rate_unit * cost_unit)
 
 
@@ -383,22 +386,26 @@ def _improve_by_moves(
                 continue
             # Expansion cost with each alternative, while the other requests keep their options.
             alternative_loads = loads[alternatives].toarray()
-            current = int(np.flatnonzero(alternatives == chosen[request_index])[0])
-            shortfall_without = shortfall - alternative_loads[current]
-            cost = pairs.required_expansion(shortfall_without + alternative_loads) @ pairs.cost
+            current_position = int(np.flatnonzero(alternatives == chosen[request_index])[0])
+            shortfall_without = shortfall - alternative_loads[current_position]
+            alternative_costs = (
+                pairs.required_expansion(shortfall_without + alternative_loads) @ pairs.cost
+            )
             # A move must save cost beyond rounding, or lower the price at equal cost.
-            improves = cost < cost[current] - _MIN_RELATIVE_SAVING * (1 + cost[current])
-            improves |= (cost <= cost[current]) & (
-                option_price[alternatives] < option_price[alternatives[current]]
+            is_improvement = alternative_costs < alternative_costs[
+                current_position
+            ] - _MIN_RELATIVE_SAVING * (1 + alternative_costs[current_position])
+            is_improvement |= (alternative_costs <= alternative_costs[current_position]) & (
+                option_price[alternatives] < option_price[alternatives[current_position]]
             )
-            if not improves.any():
+            if not is_improvement.any():
                 continue
-            best = min(
-                np.flatnonzero(improves).tolist(),
-                key=lambda i: (cost[i], option_price[alternatives[i]]),
+            best_position = min(
+                np.flatnonzero(is_improvement).tolist(),
+                key=lambda i: (alternative_costs[i], option_price[alternatives[i]]),
             )
-            shortfall = shortfall_without + alternative_loads[best]
-            chosen[request_index] = alternatives[best]
+            shortfall = shortfall_without + alternative_loads[best_position]
+            chosen[request_index] = alternatives[best_position]
             has_moved = True
         if not has_moved or time.perf_counter() > deadline:
             break

@@ -136,30 +136,34 @@ class _SurvivalRows:
             is_included: (D,) whether the programs include a demand.
         """
         demand = demand_of(problem)
-        links = path_links_of(problem.paths)
+        path_links = path_links_of(problem.paths)
         num_paths = problem.paths.num_paths
-        live = problem.path_mask[0].cpu().numpy().reshape(-1)
-        # Columns: paths of the included demands, without links of capacity 0.
-        candidates = np.flatnonzero(is_included[links.slot // num_paths] & live[links.slot])
-        incidence = path_link_incidence(problem.paths)[candidates]
-        self.slot = links.slot[candidates]
+        is_live_path = problem.path_mask[0].cpu().numpy().reshape(-1)
+        # Columns: paths of the included demands, without links of capacity 0, as indices into the
+        # paths of all demands.
+        included_paths = np.flatnonzero(
+            is_included[path_links.slot // num_paths] & is_live_path[path_links.slot]
+        )
+        incidence = path_link_incidence(problem.paths)[included_paths]
+        self.slot = path_links.slot[included_paths]
         self.capacity = capacity_of(problem)
         # (E, P) Gbit/s on each link if a path carries its whole demand.
         self.loads = (sp.diags_array(demand[self.slot // num_paths]) @ incidence).T.tocsr()
         # Rows: survival states that occur; nothing arrives while no path survives.
-        occurs = (survival_states.probability > _MIN_PROBABILITY) & is_included[:, None]
-        occurs[:, 0] = False
-        self.demand_index, self.path_set = np.nonzero(occurs)
-        self.probability = survival_states.probability[occurs]
+        has_row = (survival_states.probability > _MIN_PROBABILITY) & is_included[:, None]
+        has_row[:, 0] = False
+        self.demand_index, self.path_set = np.nonzero(has_row)
+        self.probability = survival_states.probability[has_row]
         self.demand_rate = demand[self.demand_index]
-        # (R, P) incidence of surviving paths.
+        # (R, P) incidence of surviving paths, from the columns (R, K) of the paths of each row's
+        # demand: -1 for paths that are not in the program.
         column_of_slot = np.full(is_included.size * num_paths, -1, dtype=np.int64)
-        column_of_slot[self.slot] = np.arange(len(candidates))
-        columns = column_of_slot[self.demand_index[:, None] * num_paths + np.arange(num_paths)]
-        row, path = np.nonzero(survival_states.survives[self.path_set] & (columns >= 0))
+        column_of_slot[self.slot] = np.arange(len(included_paths))
+        path_columns = column_of_slot[self.demand_index[:, None] * num_paths + np.arange(num_paths)]
+        row, path = np.nonzero(survival_states.survives[self.path_set] & (path_columns >= 0))
         self.path_survives = sp.csr_array(
-            (np.ones(len(row)), (row, columns[row, path])),
-            shape=(len(self.path_set), len(candidates)),
+            (np.ones(len(row)), (row, path_columns[row, path])),
+            shape=(len(self.path_set), len(included_paths)),
         )
 
     def to_table(self, values: FloatArray, survival_states: SurvivalStates) -> FloatArray:
@@ -230,14 +234,14 @@ def guarantee_min_loss(
         SolverError: the program was not solved in time.
     """
     if not is_tractable(survival_states):
-        return _promise_from_max_flow(problem, survival_states, seconds)
+        return _guarantee_from_max_flow(problem, survival_states, seconds)
     # Variables: shares reserved on paths, and the delivered share b <= 1 of each survival state.
     rows = _SurvivalRows(problem, survival_states, demand_of(problem) > 0)
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
     num_links = len(rows.capacity)
     if not num_rows:
-        return _zero_promise(problem, survival_states)
+        return _zero_guarantee(problem, survival_states)
     # (R,) Gbit/s of each row's demand, weighted by the probability of its survival state.
     expected_rate = rows.probability * rows.demand_rate
     # Minimise -sum of expected_rate * b subject to link loads <= capacity and b <= the shares on
@@ -251,10 +255,11 @@ def guarantee_min_loss(
         high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows)]),
         seconds=seconds,
     )
-    # Certify the rates by the dual solution.
+    # Certify the rates by the dual solution: link prices, and weights of the survival states, which
+    # are duals per Gbit/s of the demand.
     rates = rows.rates(result.solution("least expected loss")[:num_paths], problem)
     weights = result.duals[num_links:] * cost_unit / rows.demand_rate
-    return _certified_promise(
+    return _certified_guarantee(
         problem,
         survival_states,
         rates,
@@ -263,7 +268,7 @@ def guarantee_min_loss(
     )
 
 
-def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarantee:
+def _zero_guarantee(problem: Problem, survival_states: SurvivalStates) -> Guarantee:
     """Return a guarantee in which all rates are 0, for a matrix without deliverable demand.
 
     Args:
@@ -272,12 +277,12 @@ def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarante
     """
     zero_weights = np.zeros_like(survival_states.probability)
     rates = np.zeros((len(zero_weights), survival_states.num_paths))
-    return _certified_promise(
+    return _certified_guarantee(
         problem, survival_states, rates, np.zeros(problem.topology.num_links), zero_weights
     )
 
 
-def empty_promise(
+def guarantee_without_demands(
     problem: Problem, survival_states: SurvivalStates, excluded: BoolArray
 ) -> Guarantee:
     """Return the guarantee of a common share where no demand is included: all rates are 0.
@@ -290,11 +295,11 @@ def empty_promise(
         excluded: (D,) whether a demand is excluded.
     """
     share = 0.0 if excluded.any() else 1.0
-    promise = _zero_promise(problem, survival_states)
-    return dataclasses.replace(promise, value=share, bound=share, is_excluded=excluded)
+    guarantee = _zero_guarantee(problem, survival_states)
+    return dataclasses.replace(guarantee, value=share, bound=share, is_excluded=excluded)
 
 
-def _certified_promise(
+def _certified_guarantee(
     problem: Problem,
     survival_states: SurvivalStates,
     rates: FloatArray,
@@ -331,7 +336,7 @@ def is_tractable(survival_states: SurvivalStates) -> bool:
     return int((survival_states.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
 
-def _promise_from_max_flow(
+def _guarantee_from_max_flow(
     problem: Problem, survival_states: SurvivalStates, seconds: float
 ) -> Guarantee:
     """Reserve the rates of the largest total flow, and the residual capacity for alternative paths.
@@ -344,23 +349,25 @@ def _promise_from_max_flow(
         seconds: time limit of the flow.
     """
     # Rates of the largest total flow.
-    flow = solve(problem, gap=_FLOW_GAP, deadline=seconds)
+    flow_result = solve(problem, gap=_FLOW_GAP, deadline=seconds)
     demand = problem.demand[0][:, None]
-    rates = flow.splits[0].to(problem.demand) * demand
+    rates = flow_result.splits[0].to(problem.demand) * demand
     # Reserve the residual capacity for alternative paths: paths with less than half of the demand.
     # Start from even splits, and scale them down to the residual capacity (without refill rounds,
     # which would distribute the capacity that stays free).
-    residual = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
+    residual = (
+        problem.capacity[0] - problem.loads(flow_result.splits.to(problem.demand))[0]
+    ).clamp(min=0)
     is_alternative = problem.path_mask[0] & (2 * rates < demand)
     even_splits = is_alternative / is_alternative.sum(-1, keepdim=True).clamp(min=1)
     alternative_splits = project(
         problem.with_capacity(residual), even_splits[None].to(problem.demand), refill=0
     )[0]
     # Compute the bound from the link prices of the flow.
-    prices = np.asarray(flow.prices[0].to("cpu", torch.float64), dtype=np.float64)
+    prices = np.asarray(flow_result.prices[0].to("cpu", torch.float64), dtype=np.float64)
     scaled_rates = scale_to_capacities(problem, (rates + alternative_splits * demand).cpu().numpy())
     weights = feasible_weights(problem, survival_states, prices)
-    return _certified_promise(problem, survival_states, scaled_rates, prices, weights)
+    return _certified_guarantee(problem, survival_states, scaled_rates, prices, weights)
 
 
 def demands_without_path(
@@ -374,8 +381,12 @@ def demands_without_path(
         demand: (D,) Gbit/s.
         availability: share of the time, in (0, 1).
     """
-    max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
-    is_disconnected: BoolArray = (demand > 0) & (survival_states.probability[:, 0] >= max_missed)
+    # Slightly less than 1 - availability: a probability of 1 - availability with a rounding error
+    # counts as reached.
+    max_time_without_path = (1 - availability) * (1 - TIME_TOLERANCE)
+    is_disconnected: BoolArray = (demand > 0) & (
+        survival_states.probability[:, 0] >= max_time_without_path
+    )
     return is_disconnected
 
 
@@ -447,8 +458,8 @@ def guarantee_common_fractions(
         )
     demand = demand_of(problem)
     class_of = classes_of(problem)
-    excluded = demands_without_path(survival_states, demand, availability)
-    is_included = (demand > 0) & ~excluded
+    is_excluded = demands_without_path(survival_states, demand, availability)
+    is_included = (demand > 0) & ~is_excluded
     # Indices of the classes that have included demands.
     active_classes = [
         c for c in range(num_classes(problem)) if (is_included & (class_of == c)).any()
@@ -456,7 +467,7 @@ def guarantee_common_fractions(
     # (D,) share that a demand of an upper class keeps; NaN for demands of other classes.
     guaranteed_share = np.full(len(demand), np.nan)
     rates = np.zeros((len(demand), survival_states.num_paths))
-    duals = {}
+    duals_by_class = {}
     # Maximise the common share of each class in turn, the highest first.
     for class_index in active_classes:
         in_class = class_of == class_index
@@ -465,20 +476,20 @@ def guarantee_common_fractions(
         program = _CommonShareProgram(
             rows, survival_states, is_active, guaranteed_share, availability
         )
-        result = program.solve_largest_share(seconds)
-        duals[class_index] = program.duals(result, survival_states)
+        largest_share_result = program.solve_largest_share(seconds)
+        duals_by_class[class_index] = program.duals(largest_share_result, survival_states)
         # After the last class, residual capacity lowers the expected loss.
         final_result = (
-            program.solve_least_loss(result, seconds)
+            program.solve_least_loss(largest_share_result, seconds)
             if class_index == active_classes[-1]
-            else result
+            else largest_share_result
         )
         rates = rows.rates(final_result.solution("common share")[: len(rows.slot)], problem)
-        share = tail_mean_shares(survival_states, demand, rates, availability)[
+        min_share = tail_mean_shares(survival_states, demand, rates, availability)[
             is_included & in_class
         ].min()
-        guaranteed_share[in_class] = share * (1 - _LEXICOGRAPHIC_TOLERANCE)
-    return _guarantees_of_classes(problem, survival_states, availability, rates, duals)
+        guaranteed_share[in_class] = min_share * (1 - _LEXICOGRAPHIC_TOLERANCE)
+    return _guarantees_of_classes(problem, survival_states, availability, rates, duals_by_class)
 
 
 def _guarantees_of_classes(
@@ -486,7 +497,7 @@ def _guarantees_of_classes(
     survival_states: SurvivalStates,
     availability: float,
     rates: FloatArray,
-    duals: Mapping[int, tuple[FloatArray, FloatArray, FloatArray]],
+    duals_by_class: Mapping[int, tuple[FloatArray, FloatArray, FloatArray]],
 ) -> list[Guarantee]:
     """Return the guarantee of each class, with value and bound.
 
@@ -498,28 +509,28 @@ def _guarantees_of_classes(
         survival_states: probabilities of its survival states.
         availability: share of the time, in (0, 1).
         rates: (D, K) Gbit/s on each path, of all classes.
-        duals: by index of each class that has demand: link prices (E,), weights of survival states
-            (D, 2^K), and weights of demands (D,), from the program of the class.
+        duals_by_class: by index of each class that has demand, from the program of the class:
+            link prices (E,), weights of survival states (D, 2^K), and weights of demands (D,).
     """
     demand = demand_of(problem)
     class_of = classes_of(problem)
-    excluded = demands_without_path(survival_states, demand, availability)
-    is_included = (demand > 0) & ~excluded
+    is_excluded = demands_without_path(survival_states, demand, availability)
+    is_included = (demand > 0) & ~is_excluded
     # (D,) mean share of each demand in the worst time, and the share that demands of upper classes
     # keep, NaN for demands of other classes.
-    shares = tail_mean_shares(survival_states, demand, rates, availability)
+    mean_shares = tail_mean_shares(survival_states, demand, rates, availability)
     guarantees = []
     guaranteed_share = np.full(len(demand), np.nan)
     for class_index in range(num_classes(problem)):
         # Without included demands, the common share of a class is 0 or 1.
         in_class = class_of == class_index
-        if class_index not in duals:
-            guarantee = empty_promise(problem, survival_states, excluded & in_class)
+        if class_index not in duals_by_class:
+            guarantee = guarantee_without_demands(problem, survival_states, is_excluded & in_class)
             guarantees.append(dataclasses.replace(guarantee, rates=rates))
             continue
         # Smallest share of the class, and its bound while upper classes keep their values.
-        value = float(shares[is_included & in_class].min())
-        prices, weights, demand_weights = duals[class_index]
+        value = float(mean_shares[is_included & in_class].min())
+        prices, weights, demand_weights = duals_by_class[class_index]
         bound = common_share_bound(
             problem,
             survival_states,
@@ -529,7 +540,7 @@ def _guarantees_of_classes(
             demand_weights,
             guaranteed_share,
         )
-        guarantees.append(Guarantee(rates, value, bound, prices, weights, excluded & in_class))
+        guarantees.append(Guarantee(rates, value, bound, prices, weights, is_excluded & in_class))
         guaranteed_share[in_class] = value
     return guarantees
 
@@ -575,34 +586,40 @@ class _CommonShareProgram:
         """
         self._rows = rows
         self._is_included = is_included
-        tail = 1 - availability
+        tail_time = 1 - availability
         # Variables in this order: shares reserved on paths, shortfall u of each row, level a of
         # each included demand (value at risk), and the common share t. First the (D,) coefficient
         # of a for the state without a surviving path, whose shortfall is a.
-        self._cut_weight = survival_states.probability[:, 0] / tail
+        self._no_path_weight = survival_states.probability[:, 0] / tail_time
         num_paths = len(rows.slot)
         num_rows = len(rows.demand_rate)
         num_demands = int(is_included.sum())
         # The common share is the last variable.
         self._num_before_share = num_paths + num_rows + num_demands
-        # Position of each included demand among them, -1 for other demands.
-        row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
-        row_of_demand[is_included] = np.arange(num_demands)
-        # Coefficients of a in the shortfall rows, and of u in the rows of the demands.
-        entries = np.arange(num_rows), row_of_demand[rows.demand_index]
-        demand_levels = sp.csr_array((np.ones(num_rows), entries), shape=(num_rows, num_demands))
-        tail_shortfalls = sp.csr_array(
-            (rows.probability / tail, entries[::-1]), shape=(num_demands, num_rows)
+        # Position of each included demand among the included ones, -1 for other demands.
+        demand_position = np.full(len(is_included), -1, dtype=np.int64)
+        demand_position[is_included] = np.arange(num_demands)
+        # Coefficients of the levels a in the shortfall rows (1 for the row's demand), and of the
+        # shortfalls u in the CVaR rows: probability / (1 - availability).
+        row_and_demand = np.arange(num_rows), demand_position[rows.demand_index]
+        level_incidence = sp.csr_array(
+            (np.ones(num_rows), row_and_demand), shape=(num_rows, num_demands)
+        )
+        shortfall_weights = sp.csr_array(
+            (rows.probability / tail_time, row_and_demand[::-1]), shape=(num_demands, num_rows)
         )
         # Row blocks: link loads, shortfalls, CVaR of each demand. Columns: path shares, u, a, t.
-        level_coefficients = sp.diags_array(1 - self._cut_weight[is_included])
+        # The level a also counts with the weight of the state without a path.
+        # A CVaR row of a demand keeps a guaranteed share, or the common share t (column of ones).
+        level_coefficients = sp.diags_array(1 - self._no_path_weight[is_included])
         is_common = np.isnan(guaranteed_share[is_included])
         self._blocks = [
             [rows.loads, None, None, sp.csr_array((len(rows.capacity), 1))],
-            [-rows.path_survives, -sp.eye_array(num_rows), demand_levels, None],
-            [None, tail_shortfalls, -level_coefficients, is_common.astype(np.float64)[:, None]],
+            [-rows.path_survives, -sp.eye_array(num_rows), level_incidence, None],
+            [None, shortfall_weights, -level_coefficients, is_common.astype(np.float64)[:, None]],
         ]
-        # Right-hand sides and upper bounds.
+        # Right-hand sides: capacities, 0, and guaranteed shares. Upper bounds: a and t are at most
+        # 1.
         min_share = np.where(is_common, 0.0, guaranteed_share[is_included])
         self._rhs = np.concatenate([rows.capacity, np.zeros(num_rows), -min_share])
         self._upper_bounds = np.concatenate(
@@ -637,7 +654,7 @@ class _CommonShareProgram:
         """
         rows = self._rows
         num_rows = len(rows.demand_rate)
-        share = result.solution("common share")[-1]
+        largest_share = result.solution("common share")[-1]
         expected_rate = rows.probability * rows.demand_rate
         # Add the variables b, at most the shares on surviving paths, and a lower bound on the
         # common share, the last variable of the first program. Costs are divided by their mean.
@@ -653,7 +670,7 @@ class _CommonShareProgram:
             low=np.concatenate(
                 [
                     np.zeros(self._num_before_share),
-                    [share * (1 - _LEXICOGRAPHIC_TOLERANCE)],
+                    [largest_share * (1 - _LEXICOGRAPHIC_TOLERANCE)],
                     np.zeros(num_rows),
                 ]
             ),
@@ -682,11 +699,12 @@ class _CommonShareProgram:
         rows = self._rows
         num_links = len(rows.capacity)
         num_rows = len(rows.demand_rate)
-        # The duals are in the order of the row blocks: links, survival states, demands.
+        # The duals are in the order of the row blocks: links, survival states, demands. The state
+        # without a surviving path has no row; its weight follows from that of its demand.
         demand_weights = np.zeros(len(self._is_included))
         demand_weights[self._is_included] = result.duals[num_links + num_rows :]
         weights = rows.to_table(result.duals[num_links : num_links + num_rows], survival_states)
-        weights[:, 0] = demand_weights * self._cut_weight
+        weights[:, 0] = demand_weights * self._no_path_weight
         return result.duals[:num_links], weights, demand_weights
 
 
@@ -778,7 +796,7 @@ def _solve_quantile_program(
     """
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
-    can_miss, missable_rows, min_kept = _missed_states(
+    can_miss, missable_probability, min_kept_probability = _missed_time_coefficients(
         rows, survival_states, is_included, availability
     )
     # Constraint rows over the variables: link loads, kept shares, and kept time.
@@ -789,9 +807,14 @@ def _solve_quantile_program(
     share_rows = sp.hstack(
         [rows.path_survives, -sp.diags_array(can_miss.astype(float)), -share_column]
     )
-    # Probability of the states in which each demand keeps the share, at least its minimum.
+    # Probability of the states in which each demand keeps the share, at least its minimum; the
+    # column of the share is 0.
     time_rows = sp.hstack(
-        [sp.csr_array((len(min_kept), num_paths)), missable_rows, 0 * min_kept[:, None]]
+        [
+            sp.csr_array((len(min_kept_probability), num_paths)),
+            missable_probability,
+            0 * min_kept_probability[:, None],
+        ]
     )
     # Maximise the share to a gap of 0.01%: costs, constraints, and a vector that is 1 for integer
     # variables, the binaries z.
@@ -800,7 +823,7 @@ def _solve_quantile_program(
         [
             RangeConstraint(load_rows, high=rows.capacity),
             RangeConstraint(share_rows, low=np.where(can_miss, -1.0, 0.0)),
-            RangeConstraint(time_rows, low=min_kept),
+            RangeConstraint(time_rows, low=min_kept_probability),
         ],
         np.concatenate([np.zeros(num_paths), np.ones(num_rows), [0]]),
         high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows + 1)]),
@@ -809,7 +832,7 @@ def _solve_quantile_program(
     )
 
 
-def _missed_states(
+def _missed_time_coefficients(
     rows: _SurvivalRows,
     survival_states: SurvivalStates,
     is_included: BoolArray,
@@ -832,20 +855,23 @@ def _missed_states(
         probability of those in which the demand keeps the share. The latter two are divided by
         1 - availability and have one entry or row for each included demand.
     """
-    tail = 1 - availability
+    tail_time = 1 - availability
     num_rows = len(rows.demand_rate)
-    row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
-    row_of_demand[is_included] = np.arange(is_included.sum())
+    demand_position = np.full(len(is_included), -1, dtype=np.int64)
+    demand_position[is_included] = np.arange(is_included.sum())
     # (D,) allowance: probability of missed states beyond the one without a surviving path.
-    allowed_missed = max_missed_time(availability) - survival_states.probability[:, 0]
-    can_miss = rows.probability <= allowed_missed[rows.demand_index]
+    max_missed_probability = max_missed_time(availability) - survival_states.probability[:, 0]
+    can_miss = rows.probability <= max_missed_probability[rows.demand_index]
     # Probabilities of the states that may be missed, by included demand.
-    missable_rows = sp.csr_array(
+    missable_probability = sp.csr_array(
         (
-            np.where(can_miss, rows.probability, 0.0) / tail,
-            (row_of_demand[rows.demand_index], np.arange(num_rows)),
+            np.where(can_miss, rows.probability, 0.0) / tail_time,
+            (demand_position[rows.demand_index], np.arange(num_rows)),
         ),
         shape=(int(is_included.sum()), num_rows),
     )
-    min_kept = missable_rows.sum(1) - allowed_missed[is_included] / tail
-    return can_miss, missable_rows, min_kept
+    # A demand keeps the share in all other states; at most the allowance may be missed.
+    min_kept_probability = (
+        missable_probability.sum(1) - max_missed_probability[is_included] / tail_time
+    )
+    return can_miss, missable_probability, min_kept_probability

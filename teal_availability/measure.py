@@ -132,7 +132,6 @@ def measure(
     demand_weights = _traffic_weights(demand)
     time_weights = np.full(len(by_matrix), 1 / len(by_matrix))
 
-    # Functions that average over the matrices.
     def mean(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
         """Return the weighted mean of M arrays.
 
@@ -141,8 +140,9 @@ def measure(
             weights: (M,) weight of each array, or (M, n) also along the first axis of the arrays.
         """
         stacked = np.array(values)
-        shaped = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
-        return np.asarray((shaped * stacked).sum(0))
+        # Append axes of length 1 to the weights, so that they broadcast to the arrays.
+        broadcast_weights = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
+        return np.asarray((broadcast_weights * stacked).sum(0))
 
     def bounds(metrics: Sequence[Bounds], weights: FloatArray) -> Bounds:
         """Return the weighted means of M lower bounds and of M upper bounds.
@@ -156,13 +156,13 @@ def measure(
             mean([item.high for item in metrics], weights),
         )
 
-    def totals(index: int, class_name: str, members: slice) -> Totals:
+    def totals(index: int, class_name: str, demand_slice: slice) -> Totals:
         """Average the availability of a group of demands over the matrices.
 
         Args:
             index: position of the group in the totals of each matrix.
             class_name: name of the class; "" for all demands.
-            members: slice of the demands.
+            demand_slice: slice of the demands.
         """
         # Shares of the time have equal weights, shares of traffic the group's traffic as weight.
         group_totals = [item.totals[index] for item in by_matrix]
@@ -171,7 +171,8 @@ def measure(
             bounds([item.all_demands_time for item in group_totals], time_weights),
             bounds([item.total_traffic_time for item in group_totals], time_weights),
             bounds(
-                [item.mean for item in group_totals], _traffic_weights(demand[:, members].sum(1))
+                [item.mean for item in group_totals],
+                _traffic_weights(demand[:, demand_slice].sum(1)),
             ),
         )
 
@@ -245,7 +246,7 @@ def _measure_matrix(
     demand_time_at_levels = _BoundedSum(len(demand), len(levels))
     groups = [_GroupSums(*group) for group in _demand_groups(problem)]
     # (S,) lost share of all traffic in each state.
-    lost = np.zeros(len(states))
+    lost_shares = np.zeros(len(states))
     # Add the states batch by batch.
     for batch, link_up in state_batches(components, states, routing.batch_size):
         probability = states.probability[batch]
@@ -254,11 +255,11 @@ def _measure_matrix(
         reaches = share[:, :, None] >= levels
         # Totals of all demands and of each class.
         for group in groups:
-            members = group.members
-            group_loss = lost_share(demand[members], share[:, members])
+            demand_slice = group.members
+            group_loss = lost_share(demand[demand_slice], share[:, demand_slice])
             if not group.class_name:
-                lost[batch] = group_loss
-            all_reach = np.asarray(reaches[:, members].all(1))
+                lost_shares[batch] = group_loss
+            all_reach = np.asarray(reaches[:, demand_slice].all(1))
             group.add(probability, 1 - group_loss, all_reach, max_total_share)
         # Single demands: in inexact states, the only certain upper bound is 1.
         is_inexact = _is_inexact(max_total_share, len(share))
@@ -267,7 +268,9 @@ def _measure_matrix(
             probability, reaches, _upper_where_inexact(is_inexact, True, reaches)
         )
         progress(batch.stop - batch.start)
-    lost_while_down, gained_without_failures = _component_losses(len(components), states, lost)
+    lost_while_down, gained_without_failures = _component_losses(
+        len(components), states, lost_shares
+    )
     return Availability(
         name,
         demand_time_at_levels.bounds(states.unlisted_probability),
@@ -297,7 +300,7 @@ class _GroupSums:
     def add(
         self,
         probability: FloatArray,
-        carried: FloatArray,
+        delivered_share: FloatArray,
         all_reach: BoolArray,
         max_total_share: FloatArray | None,
     ) -> None:
@@ -308,44 +311,46 @@ class _GroupSums:
 
         Args:
             probability: (S,) probability of each state.
-            carried: (S,) delivered share of the group's traffic.
+            delivered_share: (S,) delivered share of the group's traffic.
             all_reach: (S, 3) whether every demand of the group reaches each level.
             max_total_share: (S,) upper bound on the delivered share of all traffic, NaN in states
                 with exact shares; None if all are exact.
         """
-        is_inexact = _is_inexact(max_total_share, len(carried))
-        # Upper bound (S,) on the delivered share.
-        max_carried = carried
+        is_inexact = _is_inexact(max_total_share, len(delivered_share))
+        # Upper bound (S,) on the delivered share of the group.
+        max_delivered_share = delivered_share
         if max_total_share is not None:
-            upper = (
+            upper_bound = (
                 np.ones_like(max_total_share)
                 if self.class_name
-                else np.fmax(max_total_share, carried)
+                else np.fmax(max_total_share, delivered_share)
             )
-            max_carried = np.asarray(_upper_where_inexact(is_inexact, upper, carried))
-        self._mean.add(probability, carried, max_carried)
+            max_delivered_share = np.asarray(
+                _upper_where_inexact(is_inexact, upper_bound, delivered_share)
+            )
+        self._mean.add(probability, delivered_share, max_delivered_share)
         # Time at the levels. If every demand reaches a level, so does the total traffic: hence the
         # upper bound for the total traffic is valid for all demands, too.
-        total_reaches = carried[:, None] >= self._levels
-        may_reach = _upper_where_inexact(
-            is_inexact, max_carried[:, None] >= self._levels, total_reaches
+        total_reaches_level = delivered_share[:, None] >= self._levels
+        may_reach_level = _upper_where_inexact(
+            is_inexact, max_delivered_share[:, None] >= self._levels, total_reaches_level
         )
-        self._total_traffic_time.add(probability, total_reaches, may_reach)
+        self._total_traffic_time.add(probability, total_reaches_level, may_reach_level)
         self._all_demands_time.add(
-            probability, all_reach, _upper_where_inexact(is_inexact, may_reach, all_reach)
+            probability, all_reach, _upper_where_inexact(is_inexact, may_reach_level, all_reach)
         )
 
-    def totals(self, unlisted: float) -> Totals:
+    def totals(self, unlisted_probability: float) -> Totals:
         """Return the bounds of all metrics of the group.
 
         Args:
-            unlisted: total probability of the unlisted states.
+            unlisted_probability: total probability of the unlisted states.
         """
         return Totals(
             self.class_name,
-            self._all_demands_time.bounds(unlisted),
-            self._total_traffic_time.bounds(unlisted),
-            self._mean.bounds(unlisted),
+            self._all_demands_time.bounds(unlisted_probability),
+            self._total_traffic_time.bounds(unlisted_probability),
+            self._mean.bounds(unlisted_probability),
         )
 
 
@@ -403,17 +408,17 @@ class _BoundedSum:
         self._low = self._low + low_sum
         self._high = self._high + high_sum
 
-    def bounds(self, unlisted: float) -> Bounds:
+    def bounds(self, unlisted_probability: float) -> Bounds:
         """Return the bounds of the metric, which is between 0 and 1 in unlisted states.
 
         Args:
-            unlisted: total probability of the unlisted states.
+            unlisted_probability: total probability of the unlisted states.
         """
-        return Bounds(self._low, np.minimum(1.0, self._high + unlisted))
+        return Bounds(self._low, np.minimum(1.0, self._high + unlisted_probability))
 
 
 def _component_losses(
-    num_components: int, states: States, lost: FloatArray
+    num_components: int, states: States, state_losses: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the lost share of all traffic while each component is down (n,), and the share gained
     if it never failed (n,).
@@ -425,23 +430,25 @@ def _component_losses(
     Args:
         num_components: n.
         states: S listed states with the indices of failed components.
-        lost: (S,) lost share of all traffic in each state.
+        state_losses: (S,) lost share of all traffic in each state.
     """
     lost_while_down = np.zeros(num_components)
-    gained = np.zeros(num_components)
+    gained_share = np.zeros(num_components)
     state_index = {down: index for index, down in enumerate(states.down)}
     for probability, down, state_loss in zip(
-        states.probability.tolist(), states.down, lost.tolist(), strict=True
+        states.probability.tolist(), states.down, state_losses.tolist(), strict=True
     ):
         for component in down:
-            without_component = state_index.get(
+            state_without_component = state_index.get(
                 tuple(failed for failed in down if failed != component)
             )
             lost_while_down[component] += probability * state_loss
             # A state without this failure that has the same probability may be unlisted.
-            if without_component is not None:
-                gained[component] += probability * (state_loss - lost[without_component])
-    return lost_while_down, gained
+            if state_without_component is not None:
+                gained_share[component] += probability * (
+                    state_loss - state_losses[state_without_component]
+                )
+    return lost_while_down, gained_share
 
 
 def minutes_a_year(share: float) -> float:

@@ -24,30 +24,30 @@ from teal_availability.records import (
     share_text,
 )
 
-# Components on the page; components.csv has all.
-_SHOWN = 25
+# Maximum number of components in a table of the page; components.csv has all.
+_MAX_PAGE_ROWS = 25
 # Smallest value, in minutes a year, of a logarithmic axis.
 _MIN_MINUTES = 1e-3
 
 
-def _time(share: float) -> str:
+def _time_text(share: float) -> str:
     """Format a share of the time as a percentage, rounded down; ``-`` for NaN."""
     return "-" if math.isnan(share) else share_text(share, up=False)
 
 
-def _share(share: float) -> str:
+def _share_text(share: float) -> str:
     """Format a share of the traffic as a percentage; ``-`` for NaN."""
     return "-" if math.isnan(share) else percent(share)
 
 
-def _lost(row: SummaryRow | DemandRow | PromiseRow) -> str:
+def _lost_minutes_text(row: SummaryRow | DemandRow | PromiseRow) -> str:
     """Format the lower and upper bound on the minutes lost a year; ``-`` for NaN."""
     if math.isnan(row.lost_minutes):
         return "-"
     return from_to(row.lost_minutes, row.lost_minutes_at_most)
 
 
-def _minutes(minutes: float) -> str:
+def _minutes_text(minutes: float) -> str:
     """Format a number of minutes, rounded down."""
     return number_text(minutes, up=False)
 
@@ -59,16 +59,16 @@ def summary_table(report: AvailabilityFigures) -> Table:
         """Format the share of the time in which every demand is fully served."""
         return share_from_to(row.whole_100, row.whole_100_at_most)
 
-    def total(row: SummaryRow) -> str:
+    def mostly_served(row: SummaryRow) -> str:
         """Format the share of the time in which 99% of the total traffic is delivered."""
         return share_from_to(row.total_99, row.total_99_at_most)
 
     columns = (
         Column("routing", "routing"),
         Column("class", "of_class", optional=True),
-        Column("minutes lost a year", "lost_minutes_at_most", text=_lost),
+        Column("minutes lost a year", "lost_minutes_at_most", text=_lost_minutes_text),
         Column("all demands fully served", "whole_100", text=fully_served, most_is_best=True),
-        Column("99% of traffic", "total_99", text=total, most_is_best=True),
+        Column("99% of traffic", "total_99", text=mostly_served, most_is_best=True),
     )
     title = f"{report.topology}, {report.traffic}: {_states_text(report)}"
     return Table(title, columns, report.summary)
@@ -88,14 +88,16 @@ def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Ta
         routing: name of the routing scheme.
         worst: number of components to list.
     """
-    rows = [row for row in report.by_component if row.routing == routing]
-    ranked: list[ComponentRow] = sorted(rows, key=lambda row: -row.gained)[: max(worst, _SHOWN)]
+    routing_rows = [row for row in report.by_component if row.routing == routing]
+    ranked: list[ComponentRow] = sorted(routing_rows, key=lambda row: -row.gained)[
+        : max(worst, _MAX_PAGE_ROWS)
+    ]
     columns = (
         Column("component", "component"),
         Column("kind", "kind"),
-        Column("availability", "availability", _time),
-        Column("lost while down", "lost_while_down", _minutes, most_is_best=True),
-        Column("gained without failures", "gained", _minutes, most_is_best=True),
+        Column("availability", "availability", _time_text),
+        Column("lost while down", "lost_while_down", _minutes_text, most_is_best=True),
+        Column("gained without failures", "gained", _minutes_text, most_is_best=True),
     )
     return Table(f"{routing}: minutes a year of all traffic", columns, ranked, worst)
 
@@ -114,9 +116,14 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
         Column("demand", lambda row: f"{row.source} -> {row.target}"),
         Column("class", "of_class", optional=True),
         Column("Gbit/s", "rate", digits(3), most_is_best=True),
-        Column("minutes lost a year", "lost_minutes_at_most", text=_lost, most_is_best=True),
-        Column("fully served", "time_100", _time),
-        Column("90%", "time_90", _time),
+        Column(
+            "minutes lost a year",
+            "lost_minutes_at_most",
+            text=_lost_minutes_text,
+            most_is_best=True,
+        ),
+        Column("fully served", "time_100", _time_text),
+        Column("90%", "time_90", _time_text),
     )
     return Table(f"{routing}: the least available demands", columns, ranked, worst)
 
@@ -127,11 +134,13 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("promise", "routing"),
         Column("class", "of_class", optional=True),
         Column("matrix", "matrix", str),
-        Column("availability", "availability", _time, optional=True),
+        Column("availability", "availability", _time_text, optional=True),
         Column("share", "share", percent),
-        Column("at most", "share_at_most", _share),
-        Column("gap", "gap", _share),
-        Column("minutes lost a year", "lost_minutes_at_most", text=_lost, optional=True),
+        Column("at most", "share_at_most", _share_text),
+        Column("gap", "gap", _share_text),
+        Column(
+            "minutes lost a year", "lost_minutes_at_most", text=_lost_minutes_text, optional=True
+        ),
         Column("quantile share", "quantile", percent, optional=True),
         Column("quantile at most", "quantile_at_most", percent, optional=True),
         Column("demands excluded", "left_out", str),
@@ -230,7 +239,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
             title=f"{row.routing}: components",
             facts="Minutes a year of all traffic, in the listed states.",
             traffic=report.traffic,
-            table=component_table(report, row.routing, _SHOWN),
+            table=component_table(report, row.routing, _MAX_PAGE_ROWS),
             charts=[],
         )
         for row in report.of_all

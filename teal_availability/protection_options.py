@@ -131,7 +131,7 @@ def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
             for index, item in enumerate(items)
         ]
     if not requests:
-        raise InputError.invalid("promises", "", "the table has no promise")
+        raise InputError.invalid("promises", "", "the table has no promise; give at least one")
     return requests
 
 
@@ -180,19 +180,19 @@ def feasible_options(
         live_paths: indices of the paths that exist and have no link of capacity 0.
     """
     # All survival states; bit k is 1 if path k survives.
-    sets = np.arange(len(state_probability))
+    states = np.arange(len(state_probability))
     for min_surviving in range(1, len(live_paths) + 1):
         minimal_sets: list[set[int]] = []
         # Smaller path sets first; supersets of a feasible set are not minimal.
         for num_reserved in range(min_surviving, len(live_paths) + 1):
             for paths in itertools.combinations(live_paths, num_reserved):
-                if any(smaller <= set(paths) for smaller in minimal_sets):
+                if any(feasible_set <= set(paths) for feasible_set in minimal_sets):
                     continue
                 # (2^K,) number of the reserved paths that survive in each state.
-                num_surviving = sum((sets >> path) & 1 for path in paths)
+                num_surviving = sum((states >> path) & 1 for path in paths)
                 availability = float(state_probability[num_surviving >= min_surviving].sum())
-                missed = float(state_probability[num_surviving < min_surviving].sum())
-                if missed <= max_missed_time(request.availability):
+                missed_time = float(state_probability[num_surviving < min_surviving].sum())
+                if missed_time <= max_missed_time(request.availability):
                     minimal_sets.append(set(paths))
                     yield ProtectionOption(request_index, paths, min_surviving, availability)
 
@@ -244,7 +244,7 @@ def option_loads(
     """
     demand_by_nodes = _demand_by_nodes(problem)
     # Entries of the sparse matrix: option, link, reserved rate.
-    rows: list[int] = []
+    option_rows: list[int] = []
     links: list[int] = []
     rates: list[float] = []
     for row, option in enumerate(options):
@@ -252,11 +252,11 @@ def option_loads(
         demand_index = demand_by_nodes[request.source, request.target]
         for path in option.paths:
             path_links = problem.paths.links_of(demand_index, path)
-            rows += [row] * len(path_links)
+            option_rows += [row] * len(path_links)
             links += [int(link) for link in path_links]
             rates += [request.rate / option.min_surviving] * len(path_links)
     shape = (len(options), problem.topology.num_links)
-    return sp.csr_array((rates, (rows, links)), shape=shape)
+    return sp.csr_array((rates, (option_rows, links)), shape=shape)
 
 
 def option_texts(

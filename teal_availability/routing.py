@@ -106,8 +106,8 @@ def state_batches(
     for start in range(0, len(states), batch_size):
         batch = slice(start, min(len(states), start + batch_size))
         link_up = np.ones((batch.stop - batch.start, components.links.shape[1]), dtype=bool)
-        for row, down in enumerate(states.down[batch]):
-            for component in down:
+        for row, failed_components in enumerate(states.down[batch]):
+            for component in failed_components:
                 link_up[row] &= ~components.links[component]
         yield batch, link_up
 
@@ -162,9 +162,9 @@ class PathSplits(NamedTuple):
             InputError: a missing file, another format, unknown links, or no path for any demand.
         """
         stored_splits = stored_paths(read_allocation(file), problem.topology, str(file), "split")
-        names = [""] if problem.classes is None else problem.classes.names
+        class_names = [""] if problem.classes is None else problem.classes.names
         # List the paths of each demand; splits of its class take precedence.
-        demands = list[int]()
+        demand_indices = list[int]()
         splits = list[float]()
         path_links = list[tuple[int, ...]]()
         pairs = problem.paths.pairs.tolist()
@@ -172,24 +172,28 @@ class PathSplits(NamedTuple):
             zip(pairs, classes_of(problem), strict=True)
         ):
             # By the links of each path: splits without a class are the default.
-            any_class_splits = stored_splits.get((source, target, ""), {})
+            classless_splits = stored_splits.get((source, target, ""), {})
             for links, split in stored_splits.get(
-                (source, target, names[class_index]), any_class_splits
+                (source, target, class_names[class_index]), classless_splits
             ).items():
-                demands.append(demand_index)
+                demand_indices.append(demand_index)
                 splits.append(split)
                 path_links.append(links)
-        if not demands:
+        if not demand_indices:
             raise InputError.invalid(
-                str(file), "routers", "the allocation has no path for any demand of the traffic"
+                str(file),
+                "routers",
+                "the allocation has no path for any demand of the traffic; give an allocation of "
+                "this network and traffic",
             )
         # Path-link incidence in CSR form.
-        ptr = np.cumsum([0, *map(len, path_links)])
-        link = np.concatenate([np.array(links, dtype=np.int64) for links in path_links])
+        path_ptr = np.cumsum([0, *map(len, path_links)])
+        link_indices = np.concatenate([np.array(links, dtype=np.int64) for links in path_links])
         incidence = sp.csr_array(
-            (np.ones(len(link)), link, ptr), shape=(len(demands), problem.topology.num_links)
+            (np.ones(len(link_indices)), link_indices, path_ptr),
+            shape=(len(demand_indices), problem.topology.num_links),
         )
-        return cls(np.array(demands, dtype=np.int64), np.array(splits), incidence)
+        return cls(np.array(demand_indices, dtype=np.int64), np.array(splits), incidence)
 
 
 class Tunnels:
@@ -210,7 +214,8 @@ class Tunnels:
         self._reroutes = moves
         self._demand = demand_of(problem)
         self._capacity = capacity_of(problem)
-        # Paths in CSR form: (P,) demand of each path, first path of each demand, and links.
+        # Paths in CSR form: (P,) demand of each path, (D + 1,) first path of each demand, and links
+        # of each path.
         self._path_demand = splits.demand_index
         self._path_ptr = np.searchsorted(splits.demand_index, np.arange(len(self._demand) + 1))
         self._incidence = splits.incidence
@@ -221,10 +226,11 @@ class Tunnels:
         total_split = np.bincount(self._path_demand, splits.split, len(self._demand))
         self._split = splits.split / np.maximum(1.0, total_split)[self._path_demand]
         self._sent_share = np.minimum(1.0, total_split)
-        # Shares (P,) of the demands on their paths and loads (C, E) of each class without failures.
-        self._is_dead = self._incidence @ (self._capacity <= 0).astype(float) > 0
+        # Nominal state, without failures: shares (P,) of the demands on their paths, and loads
+        # (C, E) of each class. A path over a link of capacity 0 is dead.
+        self._is_dead_path = self._incidence @ (self._capacity <= 0).astype(float) > 0
         all_demands = np.arange(len(self._demand))
-        self._nominal_share = self._rerouted_shares(all_demands, self._is_dead)
+        self._nominal_share = self._rerouted_shares(all_demands, self._is_dead_path)
         flow = self._nominal_share * self._demand[self._path_demand]
         self._nominal_load = np.array(
             [
@@ -256,44 +262,47 @@ class Tunnels:
         """
         # Find the paths over failed links, and the demands with traffic on them.
         failed_paths = self._paths_through(np.flatnonzero(~state & (self._capacity > 0)))
-        is_dead = self._is_dead.copy()
-        is_dead[failed_paths] = True
+        is_failed_path = self._is_dead_path.copy()
+        is_failed_path[failed_paths] = True
         affected_demands = np.unique(
             self._path_demand[failed_paths[self._nominal_share[failed_paths] > 0]]
         )
-        paths = self._paths_of(affected_demands)
+        rerouted_paths = self._paths_of(affected_demands)
         # Reroute the traffic of affected demands: (P,) shares of the demands on their paths.
         path_share = self._nominal_share.copy()
-        path_share[paths] = self._rerouted_shares(affected_demands, is_dead)
-        # Update the load (C, E) of each class and link: the position of (c, e) is c E + e.
-        flow_change = (path_share[paths] - self._nominal_share[paths]) * self._demand[
-            self._path_demand[paths]
-        ]
-        entries, num_entries = _row_entries(self._incidence.indptr, paths)
+        path_share[rerouted_paths] = self._rerouted_shares(affected_demands, is_failed_path)
+        # Update the load (C, E) of each class and link: each rerouted path adds its change of flow
+        # to all of its links; the position of (c, e) is c E + e.
+        flow_change = (
+            path_share[rerouted_paths] - self._nominal_share[rerouted_paths]
+        ) * self._demand[self._path_demand[rerouted_paths]]
+        incidence_positions, links_per_path = _row_entries(self._incidence.indptr, rerouted_paths)
         num_links = len(self._capacity)
-        class_link = self._incidence.indices[entries] + num_links * np.repeat(
-            self._path_class[paths], num_entries
+        class_link_index = self._incidence.indices[incidence_positions] + num_links * np.repeat(
+            self._path_class[rerouted_paths], links_per_path
         )
         load_change = np.bincount(
-            class_link, np.repeat(flow_change, num_entries), self._num_classes * num_links
+            class_link_index, np.repeat(flow_change, links_per_path), self._num_classes * num_links
         )
         load: FloatArray = self._nominal_load + load_change.reshape(self._num_classes, num_links)
         # Ratio of load to residual capacity on the most overloaded link of each path, at least 1.
         capacity = np.where(state, self._capacity, 0.0)
         residual = residual_capacity(load, capacity)
-        overload = np.ones_like(path_share)
-        is_full = (load > residual + _LOAD_TOLERANCE * capacity) & (capacity > 0)
-        for class_index, link in np.argwhere(is_full).tolist():
-            paths_through = self._paths_through([link])
-            paths_through = paths_through[self._path_class[paths_through] == class_index]
-            excess = (
+        path_overload = np.ones_like(path_share)
+        is_overloaded = (load > residual + _LOAD_TOLERANCE * capacity) & (capacity > 0)
+        for class_index, link in np.argwhere(is_overloaded).tolist():
+            overloaded_paths = self._paths_through([link])
+            overloaded_paths = overloaded_paths[self._path_class[overloaded_paths] == class_index]
+            link_overload = (
                 load[class_index, link] / residual[class_index, link]
                 if residual[class_index, link] > 0
                 else np.inf
             )
-            overload[paths_through] = np.maximum(overload[paths_through], excess)
+            path_overload[overloaded_paths] = np.maximum(
+                path_overload[overloaded_paths], link_overload
+            )
         # Delivered share of each demand, summed over its scaled paths.
-        return np.bincount(self._path_demand, path_share / overload, len(self._demand)).clip(
+        return np.bincount(self._path_demand, path_share / path_overload, len(self._demand)).clip(
             max=1.0
         )
 
@@ -317,7 +326,7 @@ class Tunnels:
         """
         return _row_entries(self._path_ptr, demands)[0]
 
-    def _rerouted_shares(self, demands: Int64Array, is_dead: BoolArray) -> FloatArray:
+    def _rerouted_shares(self, demands: Int64Array, is_failed_path: BoolArray) -> FloatArray:
         """Return the share of its demand on each path of some demands, after failures.
 
         With rerouting, the shares of surviving paths are scaled so that the demand sends the same
@@ -325,23 +334,24 @@ class Tunnels:
 
         Args:
             demands: indices of the demands.
-            is_dead: (P,) whether each path fails.
+            is_failed_path: (P,) whether each path fails.
 
         Returns:
             shares of the paths of these demands, demand by demand.
         """
         paths = self._paths_of(demands)
-        share = np.where(is_dead[paths], 0.0, self._split[paths])
+        path_share = np.where(is_failed_path[paths], 0.0, self._split[paths])
+        # Send the total of the demand over its surviving paths, in proportion to their splits.
         if self._reroutes:
-            surviving_share = np.bincount(self._path_demand[paths], share, len(self._demand))
+            surviving_share = np.bincount(self._path_demand[paths], path_share, len(self._demand))
             scale = np.divide(
                 self._sent_share,
                 surviving_share,
                 out=np.zeros(len(surviving_share)),
                 where=surviving_share > 0,
             )
-            share *= scale[self._path_demand[paths]]
-        return share
+            path_share *= scale[self._path_demand[paths]]
+        return path_share
 
 
 def _row_entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -352,10 +362,13 @@ def _row_entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Arra
         ptr: (num_rows + 1,) the entries of row i are at positions ``ptr[i]:ptr[i + 1]``.
         rows: indices of the selected rows.
     """
-    first = ptr[rows]
-    lengths = ptr[rows + 1] - first
-    offset = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(first, lengths) + offset, lengths
+    # Position of each entry: the first position of its row, plus its offset within the row.
+    first_entry = ptr[rows]
+    row_lengths = ptr[rows + 1] - first_entry
+    offset_in_row = np.arange(row_lengths.sum()) - np.repeat(
+        np.cumsum(row_lengths) - row_lengths, row_lengths
+    )
+    return np.repeat(first_entry, row_lengths) + offset_in_row, row_lengths
 
 
 class Reserved:
@@ -411,8 +424,8 @@ class Solved:
         self._problem = as_priority_program(problem).to(torch.float64)
         # Without classes, the flow of the network without failures is a warm start.
         self._gap = gap
-        self._is_one_program = self._problem.classes is None
-        self._warm_start = solve(self._problem, gap=gap).state if self._is_one_program else None
+        self._is_without_classes = self._problem.classes is None
+        self._warm_start = solve(self._problem, gap=gap).state if self._is_without_classes else None
 
     @property
     def batch_size(self) -> int:
@@ -427,36 +440,38 @@ class Solved:
         """
         demand = demand_of(self._problem)
         # Minimise the maximum link utilisation in each state; at most 1 means that all demand fits.
-        problem = self._with_surviving_paths(link_up)
-        failed = _in_link_states(as_utilisation_program(problem), link_up)
-        max_utilisation = solve(failed, gap=_UTILISATION_GAP).value.cpu().numpy()
+        extended_problem = self._with_surviving_paths(link_up)
+        failed_problem = _in_link_states(as_utilisation_program(extended_problem), link_up)
+        max_utilisation = solve(failed_problem, gap=_UTILISATION_GAP).value.cpu().numpy()
         # (S, D) delivered shares where all demand fits: 1 for each demand with a path, else 0.
-        routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
+        routable = np.asarray(failed_problem.routable.cpu(), dtype=np.float64)
         share = np.where(demand > 0, routable, 1.0)
         max_total_share = np.full(len(link_up), np.nan)
         # In the other states maximise the flow, with a warm start from the state without failures.
-        overloaded = np.flatnonzero(max_utilisation > 1)
-        if len(overloaded):
-            flow_problem = _in_link_states(problem, link_up[overloaded])
+        overloaded_states = np.flatnonzero(max_utilisation > 1)
+        if len(overloaded_states):
+            flow_problem = _in_link_states(extended_problem, link_up[overloaded_states])
             # Candidate paths may have been added: their splits are 0 in the warm start.
             warm_start = None
             if self._warm_start is not None:
-                new_columns = problem.paths.num_paths - self._problem.paths.num_paths
-                splits = torch.nn.functional.pad(self._warm_start.splits, (0, new_columns))
+                num_added_paths = extended_problem.paths.num_paths - self._problem.paths.num_paths
+                splits = torch.nn.functional.pad(self._warm_start.splits, (0, num_added_paths))
                 warm_start = dataclasses.replace(self._warm_start, splits=splits).repeated(
-                    len(overloaded)
+                    len(overloaded_states)
                 )
             result = solve(flow_problem, gap=self._gap, warm_start=warm_start)
             # Total demand, never 0, so that the division is defined.
-            total = max(float(demand.sum()), 1e-300)
+            total_demand = max(float(demand.sum()), 1e-300)
             # Upper bound on the delivered share: by link prices, and by the routable demand.
-            routable_share = share[overloaded] @ demand / total
-            max_total_share[overloaded] = np.minimum(
-                routable_share, self._max_total_flow(problem, result, link_up[overloaded]) / total
+            routable_share = share[overloaded_states] @ demand / total_demand
+            max_total_share[overloaded_states] = np.minimum(
+                routable_share,
+                self._max_total_flow(extended_problem, result, link_up[overloaded_states])
+                / total_demand,
             )
             # Delivered shares of the overloaded states: the splits of the largest flow.
-            carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
-            share[overloaded] = np.where(demand > 0, carried, 1.0)
+            delivered_share = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
+            share[overloaded_states] = np.where(demand > 0, delivered_share, 1.0)
         return Delivery(share, max_total_share)
 
     def _with_surviving_paths(self, link_up: BoolArray) -> Problem:
@@ -468,9 +483,9 @@ class Solved:
         """
         problem = self._problem
         current_topology = problem.topology.with_capacity(capacity_of(problem))
-        failures = [np.flatnonzero(~state).tolist() for state in link_up]
+        failed_links = [np.flatnonzero(~state).tolist() for state in link_up]
         paths = with_surviving_paths(
-            problem.paths, current_topology, failures, max_latency=self._max_latency
+            problem.paths, current_topology, failed_links, max_latency=self._max_latency
         )
         return problem if paths is problem.paths else problem.with_paths(paths)
 
@@ -588,14 +603,17 @@ class Igp:
         num_nodes = topology.num_nodes
         self._igp_demand = np.zeros((num_classes(problem), num_nodes, num_nodes))
         class_target_source = self._class_of, self._pairs[:, 1], self._pairs[:, 0]
-        # A policy index below 0 means no policy: the demand follows shortest paths.
+        # A demand without a policy (index -1) follows shortest paths.
         igp_demand = np.where(self._list_traffic.policy_index < 0, self._demand, 0.0)
         np.add.at(self._igp_demand, class_target_source, igp_demand)
         # (C, policies) Gbit/s on segment lists, by class and policy.
         list_demand = np.zeros((num_classes(problem), len(self._list_traffic)))
-        steered = np.flatnonzero(self._list_traffic.policy_index >= 0)
-        class_policy = self._class_of[steered], self._list_traffic.policy_index[steered]
-        np.add.at(list_demand, class_policy, self._demand[steered])
+        steered_demands = np.flatnonzero(self._list_traffic.policy_index >= 0)
+        class_policy = (
+            self._class_of[steered_demands],
+            self._list_traffic.policy_index[steered_demands],
+        )
+        np.add.at(list_demand, class_policy, self._demand[steered_demands])
         self._list_demand = list_demand
 
     @property
@@ -611,26 +629,32 @@ class Igp:
         """
         share = np.ones((len(link_up), len(self._demand)))
         for row, state in enumerate(link_up):
-            # Offered load (C, E) of each class and link, over shortest paths after the failure.
+            # Offered load (C, E) of each class and link: the traffic of segment lists adds to the
+            # traffic (C, N, N) between nodes on shortest paths after the failure.
             dag = self._dag.without(np.flatnonzero(~state))
             demand_volume = self._igp_demand.copy()
-            load = np.zeros((len(demand_volume), len(state)))
-            self._list_traffic.offer(dag, self._list_demand, demand_volume, load)
-            for volume, by_link in zip(demand_volume, load, strict=True):
+            offered_load = np.zeros((len(demand_volume), len(state)))
+            self._list_traffic.offer(dag, self._list_demand, demand_volume, offered_load)
+            for volume, by_link in zip(demand_volume, offered_load, strict=True):
                 _accumulate_load(dag.dags, dag.links.head, volume, by_link)
             # Pass ratio (C, E): residual capacity over load, at most 1.
-            residual = residual_capacity(load, np.where(state, self._capacity, 0.0))
-            pass_ratio = np.divide(residual, load, out=np.ones_like(load), where=load > residual)
+            residual = residual_capacity(offered_load, np.where(state, self._capacity, 0.0))
+            pass_ratio = np.divide(
+                residual,
+                offered_load,
+                out=np.ones_like(offered_load),
+                where=offered_load > residual,
+            )
             # Delivered share (C, N, N) between each pair of nodes, by target and source.
             pair_share = np.zeros_like(demand_volume)
             for by_link, delivered in zip(pass_ratio, pair_share, strict=True):
                 _propagate_delivery(dag.dags, dag.links.head, by_link, delivered)
             share[row] = pair_share[self._class_of, self._pairs[:, 1], self._pairs[:, 0]]
             # Delivered share of the demands on segment lists.
-            steered = self._list_traffic.policy_index >= 0
+            is_steered = self._list_traffic.policy_index >= 0
             delivered = self._list_traffic.delivered_shares(dag, pair_share, pass_ratio)
-            share[row, steered] = delivered[
-                self._class_of[steered], self._list_traffic.policy_index[steered]
+            share[row, is_steered] = delivered[
+                self._class_of[is_steered], self._list_traffic.policy_index[is_steered]
             ]
         share[:, self._demand <= 0] = 1.0
         return Delivery(share)
@@ -672,16 +696,18 @@ class _SegmentListTraffic:
                 "igp", "lists", "lists of a flexible algorithm are not supported", remedy
             )
         # Policies of node pairs with traffic; each demand has the index of its policy, or -1.
-        demands = [(source, target) for source, target in pairs.tolist()]
-        demand_pairs = set(demands)
-        steered_pairs = [pair for pair in policies.lists if pair in demand_pairs]
+        pair_of_demand = [(source, target) for source, target in pairs.tolist()]
+        traffic_pairs = set(pair_of_demand)
+        steered_pairs = [pair for pair in policies.lists if pair in traffic_pairs]
         if policies.lists and not steered_pairs:
             raise InputError.invalid(
-                "igp", "lists", "no list belongs to a node pair that has traffic"
+                "igp",
+                "lists",
+                "no list belongs to a node pair that has traffic; give the lists of this traffic",
             )
         policy_by_pair = {pair: index for index, pair in enumerate(steered_pairs)}
         self.policy_index = np.array(
-            [policy_by_pair.get(pair, -1) for pair in demands], dtype=np.int64
+            [policy_by_pair.get(pair, -1) for pair in pair_of_demand], dtype=np.int64
         )
         # Segments of all lists, and the first segment of each list.
         self._segments = policies.steps(steered_pairs, topology.link_source)
@@ -711,9 +737,9 @@ class _SegmentListTraffic:
         # segments of all lists up to each segment, and up to the start of its list.
         is_broken = ~segments.works(dag)
         num_broken = np.cumsum(is_broken)
-        lengths = np.diff(np.append(self._list_start, len(num_broken)))
+        list_lengths = np.diff(np.append(self._list_start, len(num_broken)))
         num_broken_before: Int64Array = np.repeat(
-            (num_broken - is_broken)[self._list_start], lengths
+            (num_broken - is_broken)[self._list_start], list_lengths
         )
         sent_share = np.where(num_broken == num_broken_before, segments.share, 0.0)
         segments.add_traffic(volume, load, sent_share * list_demand[:, segments.policy])
@@ -737,9 +763,12 @@ class _SegmentListTraffic:
             segment_share = np.where(
                 segments.works(dag), segments.values(pair_share, pass_ratio), 0.0
             )
+            # The delivered share of a list is the product over its segments.
             list_share = np.multiply.reduceat(segment_share, self._list_start, axis=1)
-            policy = segments.policy[self._list_start]
-            np.add.at(policy_share.T, policy, (segments.share[self._list_start] * list_share).T)
+            policy_of_list = segments.policy[self._list_start]
+            np.add.at(
+                policy_share.T, policy_of_list, (segments.share[self._list_start] * list_share).T
+            )
         return policy_share
 
 
@@ -754,10 +783,10 @@ def _accumulate_load(dags: Dags, head: IntArray, volume: FloatArray, load: Float
         load: (E,) Gbit/s on each link (increased).
     """
     # (N,) traffic towards the destination that passes each node.
-    transit = np.empty(volume.shape[1])
+    node_traffic = np.empty(volume.shape[1])
     for t in range(len(volume)):
-        transit[:] = volume[t]
-        add_ecmp_loads(t, head, dags, transit, load)
+        node_traffic[:] = volume[t]
+        add_ecmp_loads(t, head, dags, node_traffic, load)
 
 
 @kernel

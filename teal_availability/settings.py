@@ -56,8 +56,8 @@ class FailureConfig:
 
     def check_failures(self) -> None:
         """Raise InputError if groups are given, but no setting lets any of them fail."""
-        fail = self.group_availability < 1 or self.components is not None
-        if self.groups is not None and not fail:
+        groups_may_fail = self.group_availability < 1 or self.components is not None
+        if self.groups is not None and not groups_may_fail:
             raise InputError.invalid(
                 "--groups",
                 "",
@@ -233,8 +233,8 @@ class ExpandConfig(ExpandOptions, TrafficFileConfig):
     def __post_init__(self) -> None:
         """Raise InputError for an option out of its range."""
         super().__post_init__()
-        is_one = (self.promises is None) != (not self.traffic)
-        if not is_one:
+        has_one_source = (self.promises is None) != (not self.traffic)
+        if not has_one_source:
             raise InputError.invalid("--promises", "", "set either --promises or --traffic")
         for field in ("availability", "traffic_unit"):
             if self.promises and getattr(self, field):

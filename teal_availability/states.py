@@ -54,29 +54,32 @@ def all_states(
         max_failed_components: largest number of components down at once; 0 for no limit.
     """
     odds = unavailability / (1 - unavailability)
-    # Sort components by descending odds q / (1 - q).
-    order = np.argsort(-odds, kind="stable")
-    sorted_odds = odds[order].tolist()
+    # Rank the components by descending odds q / (1 - q).
+    component_of_rank = np.argsort(-odds, kind="stable")
+    sorted_odds = odds[component_of_rank].tolist()
     num_components = len(odds)
-    max_members = max_failed_components or num_components
-    all_up = float(np.prod(1 - unavailability))
-    yield all_up, ()
-    # Heap of (-probability, failed components as ascending ranks in this order): the most probable
-    # state first.
+    max_failed = max_failed_components or num_components
+    all_up_probability = float(np.prod(1 - unavailability))
+    yield all_up_probability, ()
+    # Heap of (minus probability, ascending ranks of the failed components): the most probable state
+    # first.
     heap: list[tuple[float, tuple[int, ...]]] = []
     if num_components:
-        heap.append((-all_up * sorted_odds[0], (0,)))
+        heap.append((-all_up_probability * sorted_odds[0], (0,)))
     while heap:
-        negative_probability, members = heapq.heappop(heap)
-        yield -negative_probability, tuple(sorted(order[list(members)].tolist()))
-        last = members[-1]
-        # Push both successors: the next component replaces the last member, or is added.
-        if last + 1 < num_components:
-            replaced_probability = negative_probability / sorted_odds[last] * sorted_odds[last + 1]
-            heapq.heappush(heap, (replaced_probability, (*members[:-1], last + 1)))
-            if len(members) < max_members:
-                joined_probability = negative_probability * sorted_odds[last + 1]
-                heapq.heappush(heap, (joined_probability, (*members, last + 1)))
+        negative_probability, failed_ranks = heapq.heappop(heap)
+        yield -negative_probability, tuple(sorted(component_of_rank[list(failed_ranks)].tolist()))
+        last_rank = failed_ranks[-1]
+        # Push both successors: the next component replaces the failed one of the last rank, or
+        # fails too.
+        if last_rank + 1 < num_components:
+            minus_replaced_probability = (
+                negative_probability / sorted_odds[last_rank] * sorted_odds[last_rank + 1]
+            )
+            heapq.heappush(heap, (minus_replaced_probability, (*failed_ranks[:-1], last_rank + 1)))
+            if len(failed_ranks) < max_failed:
+                minus_extended_probability = negative_probability * sorted_odds[last_rank + 1]
+                heapq.heappush(heap, (minus_extended_probability, (*failed_ranks, last_rank + 1)))
 
 
 @with_old_keywords
@@ -99,11 +102,11 @@ def most_probable_states(
     """
     probability: list[float] = []
     down: list[tuple[int, ...]] = []
-    covered = 0.0
-    for state_probability, members in all_states(unavailability, max_failed_components):
+    listed_probability = 0.0
+    for state_probability, failed_components in all_states(unavailability, max_failed_components):
         probability.append(state_probability)
-        down.append(members)
-        covered += state_probability
-        if 1 - covered <= max_unlisted_probability or len(down) >= max_states:
+        down.append(failed_components)
+        listed_probability += state_probability
+        if 1 - listed_probability <= max_unlisted_probability or len(down) >= max_states:
             break
     return States(np.array(probability), tuple(down), max(0.0, 1 - math.fsum(probability)))

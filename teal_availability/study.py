@@ -90,8 +90,11 @@ def availability_of(
         f"{len(components)} failing components; {len(states):,} states, "
         f"{states.unlisted_probability:.2g} of the time in unlisted states"
     )
-    rows = _selected_matrices(instance, options)
-    problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
+    matrix_indices = _selected_matrices(instance, options)
+    problems = [
+        instance.problem(instance.traffic.read([matrix_index]))
+        for matrix_index in matrix_indices.tolist()
+    ]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError.invalid(instance.traffic.name, "", "no matrix has a demand above 0")
     # Schemes with reserved rates need the survival states of the demands, and tail-loss the merged
@@ -104,25 +107,27 @@ def availability_of(
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share skipped: its program is too large for this network")
     # Measure each routing scheme over all matrices.
-    measured: list[Availability] = []
-    promises: list[PromiseRow] = []
+    availabilities: list[Availability] = []
+    guarantee_rows: list[PromiseRow] = []
     for spec in specs:
         routings: list[Routing] = []
         # One instance of the scheme for each matrix; guarantees also give result rows.
-        for row, problem in zip(rows.tolist(), problems, strict=True):
+        for matrix_index, problem in zip(matrix_indices.tolist(), problems, strict=True):
             if survival_states is None or spec.name not in RESERVED_RATE_ROUTINGS:
                 routings.append(_make_routing(spec, problem, instance.max_latency, notify))
                 continue
-            rates, class_rows = _reserve(
-                spec, row, problem, survival_states, merged_states, options
+            rates, class_rows = _reserve_rates(
+                spec, matrix_index, problem, survival_states, merged_states, options
             )
             routings.append(Reserved(problem, rates))
-            promises += class_rows
+            guarantee_rows += class_rows
         with progress_bar(
             total=len(states) * len(problems), desc=spec.text, unit="state", leave=False
         ) as bar:
-            measured.append(measure(spec.text, routings, problems, components, states, bar.update))
-    return _report(instance, problems, components, states, measured, promises)
+            availabilities.append(
+                measure(spec.text, routings, problems, components, states, bar.update)
+            )
+    return _report(instance, problems, components, states, availabilities, guarantee_rows)
 
 
 def _routing_specs(
@@ -158,11 +163,11 @@ def _routing_specs(
                     "use common-share, or teal admit with an availability for each promise",
                 )
     # Check the names.
-    unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
-    if unknown:
-        near = did_you_mean(unknown[0], ROUTINGS)
+    unknown_names = [spec.name for spec in specs if spec.name not in ROUTINGS]
+    if unknown_names:
+        suggestion = did_you_mean(unknown_names[0], ROUTINGS)
         expected = "one of: " + ", ".join(ROUTINGS)
-        raise InputError("--routing", "", expected, repr(unknown[0]) + near)
+        raise InputError("--routing", "", expected, repr(unknown_names[0]) + suggestion)
     return specs
 
 
@@ -231,13 +236,15 @@ def _selected_matrices(instance: Instance, options: AvailabilityOptions) -> Int6
         instance: network and traffic.
         options: settings with the split and the limit of the number of matrices.
     """
-    rows = rows_of(instance, options.split)
+    matrix_indices = rows_of(instance, options.split)
     if options.limit != 1:
-        return spread(rows, options.limit)
-    # One matrix: the one with the most traffic.
-    traffic_sums = np.concatenate([matrices.sum(1) for matrices in instance.traffic.chunks(rows)])
-    busiest: Int64Array = rows[[int(traffic_sums.argmax())]]
-    return busiest
+        return spread(matrix_indices, options.limit)
+    # One matrix: the one with the most traffic, by the total rate of each matrix.
+    traffic_sums = np.concatenate(
+        [matrices.sum(1) for matrices in instance.traffic.chunks(matrix_indices)]
+    )
+    busiest_matrix: Int64Array = matrix_indices[[int(traffic_sums.argmax())]]
+    return busiest_matrix
 
 
 def _make_routing(
@@ -294,7 +301,7 @@ def _tunnel_splits(
     Raises:
         InputError: both a file and a scheme, or an invalid file or scheme.
     """
-    # Splits of the default programs, or of a scheme.
+    # Without a file: splits of the default programs, or of a scheme.
     scheme = tunnel_options["scheme"]
     file = tunnel_options["file"]
     if not file and scheme == "auto":
@@ -309,18 +316,21 @@ def _tunnel_splits(
         )
     splits = PathSplits.from_allocation(Path(file), problem)
     demand = demand_of(problem)
-    unsplit_demand = demand[np.bincount(splits.demand_index, splits.split, len(demand)) <= 0]
-    if unsplit_demand.any():
+    demand_without_tunnels = demand[
+        np.bincount(splits.demand_index, splits.split, len(demand)) <= 0
+    ]
+    if demand_without_tunnels.any():
         notify(
-            f"{file}: no tunnels for {np.count_nonzero(unsplit_demand):,} of {len(demand):,} "
-            f"demands, {unsplit_demand.sum():.4g} Gbit/s; they count as lost"
+            f"{file}: no tunnels for {np.count_nonzero(demand_without_tunnels):,} of "
+            f"{len(demand):,} demands, {demand_without_tunnels.sum():.4g} Gbit/s; they count "
+            "as lost"
         )
     return splits
 
 
-def _reserve(
+def _reserve_rates(
     spec: Spec,
-    row: int,
+    matrix_index: int,
     problem: Problem,
     survival_states: SurvivalStates,
     merged_states: MergedStates | None,
@@ -330,7 +340,7 @@ def _reserve(
 
     Args:
         spec: routing scheme.
-        row: index of the matrix.
+        matrix_index: index of the matrix.
         problem: the matrix.
         survival_states: probabilities of its survival states.
         merged_states: network states; needed for tail-loss only.
@@ -342,16 +352,16 @@ def _reserve(
     Raises:
         InputError: an unknown option.
     """
-    names = ("",) if problem.classes is None else problem.classes.names
-    promises = _solve_promises(spec, problem, survival_states, merged_states, options)
-    rows = [
-        _promise_row(spec, name, row, promise, problem, survival_states, options)
-        for name, promise in zip(names, promises, strict=True)
+    class_names = ("",) if problem.classes is None else problem.classes.names
+    guarantees = _compute_guarantees(spec, problem, survival_states, merged_states, options)
+    guarantee_rows = [
+        _guarantee_row(spec, name, matrix_index, guarantee, problem, survival_states, options)
+        for name, guarantee in zip(class_names, guarantees, strict=True)
     ]
-    return promises[-1].rates, rows
+    return guarantees[-1].rates, guarantee_rows
 
 
-def _solve_promises(
+def _compute_guarantees(
     spec: Spec,
     problem: Problem,
     survival_states: SurvivalStates,
@@ -382,7 +392,7 @@ def _solve_promises(
             counts_disconnected = bool(spec.parse_options(cut=True)["cut"])
             # The caller has computed the merged states for this scheme.
             assert merged_states is not None
-            promise = guarantee_min_cvar(
+            guarantee = guarantee_min_cvar(
                 problem,
                 survival_states,
                 merged_states,
@@ -390,15 +400,15 @@ def _solve_promises(
                 seconds=_TAIL_LOSS_TIME_LIMIT_S,
                 counts_disconnected=counts_disconnected,
             )
-            return [promise]
+            return [guarantee]
     raise AssertionError(spec.name)
 
 
-def _promise_row(
+def _guarantee_row(
     spec: Spec,
     class_name: str,
-    row: int,
-    promise: Guarantee,
+    matrix_index: int,
+    guarantee: Guarantee,
     problem: Problem,
     survival_states: SurvivalStates,
     options: AvailabilityOptions,
@@ -411,33 +421,37 @@ def _promise_row(
     Args:
         spec: routing scheme of the guarantee.
         class_name: name of the class; "" without classes.
-        row: index of the matrix.
-        promise: guarantee of the class.
+        matrix_index: index of the matrix.
+        guarantee: guarantee of the class.
         problem: the matrix.
         survival_states: probabilities of its survival states.
         options: settings with the availability target.
     """
-    is_share = spec.name != LEAST_LOSS
+    has_target = spec.name != LEAST_LOSS
     quantile = None
     is_highest = problem.classes is None or class_name == problem.classes.names[0]
+    # The quantile is computed for the highest class alone.
     if spec.name == COMMON_SHARE and is_highest:
         highest_class_demand = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
         highest_class = problem.with_demand(torch.from_numpy(highest_class_demand[None]))
-        quantile = common_quantile(highest_class, survival_states, options.availability, promise)
-    # Lower bound and value of the lost share of all traffic; NaN for shares of single demands.
-    lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
+        quantile = common_quantile(highest_class, survival_states, options.availability, guarantee)
+    # Lower bound on the lost share of all traffic, and the lost share of these rates; NaN for
+    # schemes that guarantee shares of single demands.
+    lost_share_bounds = (
+        (np.nan, np.nan) if has_target else (1 - guarantee.bound, 1 - guarantee.value)
+    )
     # In the order of the fields of PromiseRow; NaN for values that the scheme does not have.
     return PromiseRow(
         spec.text,
         class_name,
-        row,
-        options.availability if is_share else np.nan,
-        promise.value,
-        promise.bound,
-        promise.gap,
-        minutes_a_year(lost[0]),
-        minutes_a_year(lost[1]),
-        int(promise.is_excluded.sum()),
+        matrix_index,
+        options.availability if has_target else np.nan,
+        guarantee.value,
+        guarantee.bound,
+        guarantee.gap,
+        minutes_a_year(lost_share_bounds[0]),
+        minutes_a_year(lost_share_bounds[1]),
+        int(guarantee.is_excluded.sum()),
         np.nan if quantile is None else quantile.value,
         np.nan if quantile is None else quantile.bound,
     )
@@ -448,8 +462,8 @@ def _report(
     problems: list[Problem],
     components: Components,
     states: States,
-    measured: list[Availability],
-    promises: list[PromiseRow],
+    availabilities: list[Availability],
+    guarantee_rows: list[PromiseRow],
 ) -> AvailabilityReport:
     """Collect the results of all routing schemes in a report.
 
@@ -458,8 +472,8 @@ def _report(
         problems: the measured matrices.
         components: the failing components.
         states: the listed network states.
-        measured: availability of each routing scheme.
-        promises: result rows of the guarantees.
+        availabilities: availability of each routing scheme.
+        guarantee_rows: result rows of the guarantees.
     """
     return AvailabilityReport(
         instance.topology.name,
@@ -468,22 +482,22 @@ def _report(
         len(components),
         len(states),
         states.unlisted_probability,
-        [_summary_row(item.routing, totals) for item in measured for totals in item.totals],
-        _demand_rows(instance, problems, measured),
-        [row for item in measured for row in _component_rows(item, components)],
-        promises,
+        [_summary_row(item.routing, totals) for item in availabilities for totals in item.totals],
+        _demand_rows(instance, problems, availabilities),
+        [row for item in availabilities for row in _component_rows(item, components)],
+        guarantee_rows,
     )
 
 
 def _demand_rows(
-    instance: Instance, problems: Sequence[Problem], measured: Sequence[Availability]
+    instance: Instance, problems: Sequence[Problem], availabilities: Sequence[Availability]
 ) -> list[DemandRow]:
     """Return a result row for each routing scheme and demand.
 
     Args:
         instance: network and traffic.
         problems: the measured matrices; rates are averaged over them.
-        measured: availability of each routing scheme.
+        availabilities: availability of each routing scheme.
     """
     # Names, mean rate and class name of each demand.
     names = instance.topology.node_names
@@ -510,26 +524,26 @@ def _demand_rows(
             minutes_a_year(1 - float(availability.demand_mean_share.high[demand_index])),
             minutes_a_year(1 - float(availability.demand_mean_share.low[demand_index])),
         )
-        for availability in measured
+        for availability in availabilities
         for demand_index, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
     ]
 
 
-def _component_rows(item: Availability, components: Components) -> list[ComponentRow]:
+def _component_rows(availability: Availability, components: Components) -> list[ComponentRow]:
     """Return a result row for each failing component, under one routing scheme.
 
     Args:
-        item: availability of the routing scheme.
+        availability: availability of the routing scheme.
         components: the failing components.
     """
     return [
         ComponentRow(
-            item.routing,
+            availability.routing,
             components.kinds[component_index],
             components.names[component_index],
             float(1 - components.unavailability[component_index]),
-            minutes_a_year(float(item.lost_while_down[component_index])),
-            minutes_a_year(float(item.gained_without_failures[component_index])),
+            minutes_a_year(float(availability.lost_while_down[component_index])),
+            minutes_a_year(float(availability.gained_without_failures[component_index])),
         )
         for component_index in range(len(components))
     ]

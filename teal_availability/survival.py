@@ -54,8 +54,8 @@ def path_subsets(num_paths: int) -> BoolArray:
     """Return all subsets of K paths as a matrix (2^K, K): whether subset s contains path k, which
     is bit k of s.
     """
-    sets = np.arange(1 << num_paths)[:, None]
-    contains: BoolArray = (sets >> np.arange(num_paths)[None, :]) & 1 > 0
+    subsets = np.arange(1 << num_paths)[:, None]
+    contains: BoolArray = (subsets >> np.arange(num_paths)[None, :]) & 1 > 0
     return contains
 
 
@@ -79,16 +79,18 @@ def survival_probabilities(problem: Problem, components: Components) -> Survival
         raise InputError(
             "availability", "paths", f"at most {MAX_PATHS} per demand", paths.num_paths
         )
-    sets = path_subsets(paths.num_paths)
+    subsets = path_subsets(paths.num_paths)
     log_availability = _log_availability_by_subset(paths, components)
     # All paths of a set T survive if no component used by any of them is down. Components are
     # grouped by the set of paths that use them; the groups whose set intersects T count.
-    intersects = ((np.arange(len(sets))[:, None] & np.arange(len(sets))[None, :]) > 0).astype(float)
-    all_survive = np.exp(log_availability @ intersects)
+    intersects = ((np.arange(len(subsets))[:, None] & np.arange(len(subsets))[None, :]) > 0).astype(
+        float
+    )
+    joint_survival = np.exp(log_availability @ intersects)
     # Sets with a missing path never survive.
-    has_missing_path = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
-    all_survive[has_missing_path.any(-1)] = 0.0
-    return SurvivalStates(_exact_survival(all_survive, paths.num_paths))
+    has_missing_path = ~problem.path_mask[0].cpu().numpy()[:, None, :] & subsets[None, :, :]
+    joint_survival[has_missing_path.any(-1)] = 0.0
+    return SurvivalStates(_exact_survival(joint_survival, paths.num_paths))
 
 
 def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
@@ -119,43 +121,45 @@ def _log_availability_by_subset(paths: PathSet, components: Components) -> Float
         paths: paths of D demands, K each.
         components: failing components with unavailability q.
     """
-    links = path_links_of(paths)
+    path_links = path_links_of(paths)
     num_paths = paths.num_paths
-    num_candidates = len(links.slot)
+    total_num_paths = len(path_links.slot)
     component_use = paths_by_component(paths, components)
-    # Path k of demand d has the slot d K + k and the bit 2^k; the bits of the paths that use a
-    # component add up to their set.
-    demand, path_index = np.divmod(links.slot, num_paths)
-    demand_paths = sp.csr_array(
-        ((1 << path_index).astype(np.int32), (demand, np.arange(num_candidates))),
-        shape=(paths.num_demands, num_candidates),
+    # Matrix (D, P) of the paths' bits: path k of demand d, at slot d K + k, has the bit 2^k. The
+    # bits of the paths that use a component add up to their subset.
+    demand_of_path, path_index = np.divmod(path_links.slot, num_paths)
+    path_bits = sp.csr_array(
+        ((1 << path_index).astype(np.int32), (demand_of_path, np.arange(total_num_paths))),
+        shape=(paths.num_demands, total_num_paths),
     )
-    # (D, n) the paths of a demand that use a component, as bits.
-    sets = (demand_paths @ component_use).tocoo()
+    # (D, n) subset of each demand's paths that use a component; no entry if no path does.
+    subset_entries = (path_bits @ component_use).tocoo()
     # Sum log(1 - q) over the components, by demand and set.
     log_availability = np.bincount(
-        sets.row.astype(np.int64) * (1 << num_paths) + sets.data,
-        np.log1p(-components.unavailability)[sets.col],
+        subset_entries.row.astype(np.int64) * (1 << num_paths) + subset_entries.data,
+        np.log1p(-components.unavailability)[subset_entries.col],
         minlength=paths.num_demands << num_paths,
     )
     return np.asarray(log_availability, dtype=np.float64).reshape(paths.num_demands, 1 << num_paths)
 
 
-def _exact_survival(all_survive: FloatArray, num_paths: int) -> FloatArray:
+def _exact_survival(joint_survival: FloatArray, num_paths: int) -> FloatArray:
     """Return the probability (D, 2^K) that exactly the paths of each subset survive (Moebius
     transform).
 
     Args:
-        all_survive: (D, 2^K) probability that all paths of a subset survive, whether or not other
-            paths do.
+        joint_survival: (D, 2^K) probability that all paths of a subset survive, whether or not
+            other paths do.
         num_paths: K.
     """
-    exact = all_survive.copy()
-    sets = np.arange(1 << num_paths)
+    exact_probability = joint_survival.copy()
+    subsets = np.arange(1 << num_paths)
     # For each path in turn: subtract, in all subsets without the path, the probability that this
     # path survives, too.
     for path in range(num_paths):
-        without = sets[(sets >> path) & 1 == 0]
-        exact[:, without] -= exact[:, without | (1 << path)]
+        subsets_without_path = subsets[(subsets >> path) & 1 == 0]
+        exact_probability[:, subsets_without_path] -= exact_probability[
+            :, subsets_without_path | (1 << path)
+        ]
     # Rounding can leave differences slightly below 0.
-    return np.maximum(exact, 0.0)
+    return np.maximum(exact_probability, 0.0)

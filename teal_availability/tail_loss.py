@@ -46,7 +46,7 @@ from teal_availability.components import Components
 from teal_availability.guarantees import (
     Guarantee,
     demands_without_path,
-    empty_promise,
+    guarantee_without_demands,
 )
 from teal_availability.matrix import capacity_of, demand_of, path_link_incidence
 from teal_availability.states import States
@@ -94,36 +94,37 @@ def merge_states(problem: Problem, components: Components, states: States) -> Me
         )
         num_entries = len(states) * paths.num_demands
         raise InputError("tail-loss", "states", expected, f"{num_entries:,}")
-    links = path_links_of(paths)
+    path_links = path_links_of(paths)
     num_paths = paths.num_paths
     # Incidence (states, components) of failed components, then (states, P) of failed paths.
     down_components = np.fromiter(
         (c for state_components in states.down for c in state_components), np.int64
     )
-    ptr = np.concatenate(
+    state_ptr = np.concatenate(
         [[0], np.cumsum([len(state_components) for state_components in states.down])]
     )
     shape = (len(states), len(components))
     state_components = sp.csr_array(
-        (np.ones(len(down_components), np.int32), down_components, ptr), shape=shape
+        (np.ones(len(down_components), np.int32), down_components, state_ptr), shape=shape
     )
     failed_paths = sp.csr_array(state_components @ paths_by_component(paths, components).T)
+    # A path fails once, however many of its components are down.
     failed_paths.data[:] = 1
     # (states, D) surviving paths of each demand: the bits of all live paths without failed ones.
-    demand, path_index = np.divmod(links.slot, num_paths)
+    demand_of_path, path_index = np.divmod(path_links.slot, num_paths)
     path_bits = sp.csr_array(
-        ((1 << path_index).astype(np.int32), (np.arange(len(path_index)), demand)),
+        ((1 << path_index).astype(np.int32), (np.arange(len(path_index)), demand_of_path)),
         shape=(len(path_index), paths.num_demands),
     )
     live_sets = problem.path_mask[0].cpu().numpy() @ (1 << np.arange(num_paths))
     failed_sets = (failed_paths @ path_bits).toarray()
     path_set = (live_sets[None, :] & ~failed_sets).astype(np.uint8 if num_paths <= 8 else np.uint32)
     # Merge equal rows, and sort them by descending probability.
-    distinct, merged_index = np.unique(path_set, axis=0, return_inverse=True)
-    probability = np.zeros(len(distinct))
+    distinct_sets, merged_index = np.unique(path_set, axis=0, return_inverse=True)
+    probability = np.zeros(len(distinct_sets))
     np.add.at(probability, merged_index.reshape(-1), states.probability)
     order = np.argsort(-probability, kind="stable")
-    return MergedStates(probability[order], distinct[order], states.unlisted_probability)
+    return MergedStates(probability[order], distinct_sets[order], states.unlisted_probability)
 
 
 def demand_losses(
@@ -206,7 +207,8 @@ def tail_loss_bound(
     max_weight = merged_states.probability / (1 - availability)
     scale = np.minimum(1.0, max_weight / np.maximum(state_weight, 1e-300))
     weight = weight * scale[entries.row]
-    # Scale the weights of each demand so that each of its paths keeps the limit by its price.
+    # Scale the weights of each demand down to the limits of its paths: over the states in which a
+    # path survives, they sum to at most demand * price of the path (no limit for missing paths).
     path_set = merged_states.path_set[entries.row, entries.col]
     path_price = path_prices(problem, prices)
     scale = np.ones(len(demand))
@@ -261,10 +263,10 @@ def guarantee_min_cvar(
     check_availability(availability, "promise")
     deadline = time.perf_counter() + seconds
     demand = demand_of(problem)
-    excluded = demands_without_path(survival_states, demand, availability)
-    is_included = (demand > 0) & ~excluded
+    is_excluded = demands_without_path(survival_states, demand, availability)
+    is_included = (demand > 0) & ~is_excluded
     if not is_included.any():
-        return empty_promise(problem, survival_states, excluded)
+        return guarantee_without_demands(problem, survival_states, is_excluded)
     if merged_states.unlisted_probability >= 1 - availability:
         raise InputError.invalid(
             "tail-loss",
@@ -277,8 +279,8 @@ def guarantee_min_cvar(
     program = _TailProgram(
         problem, merged_states, is_included, availability, counts_disconnected=counts_disconnected
     )
-    # The bound ignores unlisted states: the gap may stay larger by this amount.
-    unlisted = merged_states.unlisted_probability / (1 - availability)
+    # The bound ignores unlisted states, which add at most this much to the CVaR.
+    unlisted_gap = merged_states.unlisted_probability / (1 - availability)
     incumbent: Guarantee | None = None
     while True:
         try:
@@ -289,8 +291,8 @@ def guarantee_min_cvar(
             return incumbent
         # Lower bound on the CVaR from the duals; the tail grows by the states that limit them.
         weights, has_grown = program.divide_weights(solution)
-        bound = tail_loss_bound(problem, merged_states, availability, solution.prices, weights)
-        # CVaR of the rates, an upper bound.
+        cvar_bound = tail_loss_bound(problem, merged_states, availability, solution.prices, weights)
+        # CVaR of the rates: an upper bound on the smallest CVaR.
         rates = scale_to_capacities(problem, program.rates(solution.shares, demand))
         losses = demand_losses(
             survival_states,
@@ -300,21 +302,26 @@ def guarantee_min_cvar(
             is_included,
             counts_disconnected=counts_disconnected,
         )
-        value = cvar(losses.max(1, initial=0.0), merged_states, availability)
+        cvar_of_rates = cvar(losses.max(1, initial=0.0), merged_states, availability)
         if incumbent is None:
             survival_weights = program.weights_by_survival_state(weights)
             incumbent = Guarantee(
-                rates, 1 - value, 1 - bound, solution.prices, survival_weights, excluded
+                rates,
+                1 - cvar_of_rates,
+                1 - cvar_bound,
+                solution.prices,
+                survival_weights,
+                is_excluded,
             )
         # Keep the best rates and the best bound so far.
-        if 1 - value > incumbent.value:
-            incumbent = dataclasses.replace(incumbent, rates=rates, value=1 - value)
-        if 1 - bound < incumbent.bound:
+        if 1 - cvar_of_rates > incumbent.value:
+            incumbent = dataclasses.replace(incumbent, rates=rates, value=1 - cvar_of_rates)
+        if 1 - cvar_bound < incumbent.bound:
             survival_weights = program.weights_by_survival_state(weights)
             incumbent = dataclasses.replace(
-                incumbent, bound=1 - bound, prices=solution.prices, weights=survival_weights
+                incumbent, bound=1 - cvar_bound, prices=solution.prices, weights=survival_weights
             )
-        is_converged = incumbent.bound - incumbent.value <= unlisted + gap
+        is_converged = incumbent.bound - incumbent.value <= unlisted_gap + gap
         if is_converged or not has_grown or time.perf_counter() >= deadline:
             return incumbent
 
@@ -384,35 +391,38 @@ class _TailProgram:
         """
         self._merged_states = merged_states
         # Largest dual weight (Q,) of each state, and of all unlisted states together.
-        tail = 1 - availability
-        self._max_weight = merged_states.probability / tail
-        self._unlisted_weight = merged_states.unlisted_probability / tail
+        tail_time = 1 - availability
+        self._max_weight = merged_states.probability / tail_time
+        self._unlisted_weight = merged_states.unlisted_probability / tail_time
         # Columns: paths of the included demands, without links of capacity 0.
-        links = path_links_of(problem.paths)
+        path_links = path_links_of(problem.paths)
         self._num_paths = problem.paths.num_paths
-        live = problem.path_mask[0].cpu().numpy().reshape(-1)
-        candidates = np.flatnonzero(is_included[links.slot // self._num_paths] & live[links.slot])
-        incidence = path_link_incidence(problem.paths)[candidates]
-        self._slot = links.slot[candidates]
+        is_live_path = problem.path_mask[0].cpu().numpy().reshape(-1)
+        included_paths = np.flatnonzero(
+            is_included[path_links.slot // self._num_paths] & is_live_path[path_links.slot]
+        )
+        incidence = path_link_incidence(problem.paths)[included_paths]
+        self._slot = path_links.slot[included_paths]
         self._capacity = capacity_of(problem)
         self._live_links = np.flatnonzero(self._capacity > 0)
         demand = demand_of(problem)
-        # Link loads relative to capacity.
+        # Link loads relative to capacity, so that all capacities are 1.
         loads = (
             sp.diags_array(demand[self._slot // self._num_paths]) @ incidence[:, self._live_links]
         )
         self._loads = (loads @ sp.diags_array(1 / self._capacity[self._live_links])).T.tocsr()
         # (D K,) column of each path slot, -1 for paths that are not in the program.
-        self._column = np.full(is_included.size * self._num_paths, -1, np.int64)
-        self._column[self._slot] = np.arange(len(candidates))
-        # (Q, D) whether a demand counts in a state, and key d 2^K + path set of its survival state.
-        self._is_included = is_included & (counts_disconnected | (merged_states.path_set > 0))
+        self._column_of_slot = np.full(is_included.size * self._num_paths, -1, np.int64)
+        self._column_of_slot[self._slot] = np.arange(len(included_paths))
+        # (Q, D) whether a demand counts in a network state, and the key d 2^K + path set of the
+        # survival state of demand d.
+        self._counts_in_state = is_included & (counts_disconnected | (merged_states.path_set > 0))
         self._path_set_key = (
             np.arange(is_included.size) << self._num_paths
         ) + merged_states.path_set.astype(np.int64)
         # States in which a demand has no surviving path: no rates change the largest loss of 1.
         # They are in the tail from the beginning.
-        is_disconnected = self._is_included & (merged_states.path_set == 0)
+        is_disconnected = self._counts_in_state & (merged_states.path_set == 0)
         self._disconnected_states = np.flatnonzero(is_disconnected.any(1))
         self._disconnected_demand = is_disconnected[self._disconnected_states].argmax(1)
         self._in_tail = is_disconnected.any(1)
@@ -427,7 +437,7 @@ class _TailProgram:
             (D, 2^K) weight of each survival state.
         """
         entries = weights.tocoo()
-        table = np.zeros(self._is_included.shape[1] << self._num_paths)
+        table = np.zeros(self._counts_in_state.shape[1] << self._num_paths)
         np.add.at(table, self._path_set_key[entries.row, entries.col], entries.data)
         return table.reshape(-1, 1 << self._num_paths)
 
@@ -457,19 +467,20 @@ class _TailProgram:
         Raises:
             SolverError: the program was not solved in time.
         """
-        # Loss rows, and incidence (R, tail states) of the excess losses u in them.
-        state, demand, is_outside = self._rows()
+        # Loss rows, and the incidence (R, tail states) of the excess losses u: 1 where a row of the
+        # tail belongs to a state.
+        state, demand, is_outside = self._loss_rows()
         num_paths = len(self._slot)
-        states, tail_index = np.unique(state[~is_outside], return_inverse=True)
+        tail_states, tail_index = np.unique(state[~is_outside], return_inverse=True)
         state_incidence = sp.csr_array(
             (np.ones(len(tail_index)), (np.flatnonzero(~is_outside), tail_index)),
-            shape=(len(state), len(states)),
+            shape=(len(state), len(tail_states)),
         )
         unit_column = np.ones((len(state), 1))
         unit_entry = np.ones((1, 1))
         # Minimise the CVaR: path shares cost 0, a costs 1, and the excess loss of a state its
         # probability / (1 - availability).
-        weights = [[1.0], self._max_weight[states], [self._unlisted_weight]]
+        costs = [[1.0], self._max_weight[tail_states], [self._unlisted_weight]]
         # Row blocks: link loads <= capacity, loss rows, and the loss of 1 in unlisted states.
         blocks = [
             [self._loads, None, None, None],
@@ -477,7 +488,7 @@ class _TailProgram:
             [None, -unit_entry, None, -unit_entry],
         ]
         result = solve_lp(
-            np.concatenate([np.zeros(num_paths), *weights]),
+            np.concatenate([np.zeros(num_paths), *costs]),
             (
                 sp.block_array(blocks, format="csr"),
                 np.concatenate([np.ones(len(self._live_links)), np.full(len(state) + 1, -1.0)]),
@@ -492,7 +503,7 @@ class _TailProgram:
         weight = result.duals[num_links : num_links + len(state)]
         return _Solution(shares, prices, state, demand, is_outside, weight)
 
-    def _rows(self) -> tuple[Int64Array, Int64Array, BoolArray]:
+    def _loss_rows(self) -> tuple[Int64Array, Int64Array, BoolArray]:
         """Return the loss rows of the linear program.
 
         A survival state that occurs outside of the tail has one row, with its most probable network
@@ -503,23 +514,24 @@ class _TailProgram:
             network state (R,) and demand (R,) of each row, and whether the row stands for states
             outside of the tail (R,).
         """
-        is_included = self._is_included
+        counts_in_state = self._counts_in_state
         path_set_key = self._path_set_key
         # One row for each survival state outside of the tail; states are sorted by probability.
-        state, demand = np.nonzero(is_included & ~self._in_tail[:, None])
+        state, demand = np.nonzero(counts_in_state & ~self._in_tail[:, None])
         _, first_index = np.unique(path_set_key[state, demand], return_index=True)
         state = state[first_index]
         demand = demand[first_index]
-        is_outside = np.zeros(is_included.shape[1] << self._num_paths, bool)
-        is_outside[path_set_key[state, demand]] = True
-        # One row for each network state of the tail and demand without such a row.
-        inside, inside_demand = np.nonzero(is_included & self._in_tail[:, None])
-        only_in_tail = ~is_outside[path_set_key[inside, inside_demand]]
-        is_outside_flags = np.arange(len(state) + int(only_in_tail.sum())) < len(state)
+        occurs_outside = np.zeros(counts_in_state.shape[1] << self._num_paths, bool)
+        occurs_outside[path_set_key[state, demand]] = True
+        # One row for each demand and network state of the tail, unless its survival state also
+        # occurs outside of the tail.
+        tail_state, tail_demand = np.nonzero(counts_in_state & self._in_tail[:, None])
+        only_in_tail = ~occurs_outside[path_set_key[tail_state, tail_demand]]
+        row_is_outside = np.arange(len(state) + int(only_in_tail.sum())) < len(state)
         return (
-            np.append(state, inside[only_in_tail]),
-            np.append(demand, inside_demand[only_in_tail]),
-            is_outside_flags,
+            np.append(state, tail_state[only_in_tail]),
+            np.append(demand, tail_demand[only_in_tail]),
+            row_is_outside,
         )
 
     def _path_survival(self, state: Int64Array, demand: Int64Array) -> sp.csr_array:
@@ -532,7 +544,7 @@ class _TailProgram:
         """
         path_set = self._merged_states.path_set[state, demand]
         row, path = np.nonzero((path_set[:, None] >> np.arange(self._num_paths)) & 1)
-        columns = self._column[demand[row] * self._num_paths + path]
+        columns = self._column_of_slot[demand[row] * self._num_paths + path]
         shape = (len(state), len(self._slot))
         return sp.csr_array((np.ones(len(row)), (row, columns)), shape=shape)
 
@@ -549,25 +561,29 @@ class _TailProgram:
             weights (Q, D) for :func:`tail_loss_bound`, and whether the tail has grown.
         """
         path_set = self._merged_states.path_set
-        # Rows of the tail keep their duals; their states have less weight left.
+        # Rows of the tail assign their duals to their own states, which have less weight left.
         has_weight = solution.weight > 0
-        inside = has_weight & ~solution.is_outside
+        is_tail_row = has_weight & ~solution.is_outside
         residual_weight = self._max_weight - np.bincount(
-            solution.state[inside], solution.weight[inside], len(self._max_weight)
+            solution.state[is_tail_row], solution.weight[is_tail_row], len(self._max_weight)
         )
         # The other rows divide their duals over all states with the same survival state.
-        outside = np.flatnonzero(has_weight & solution.is_outside)
-        members = [
+        outside_rows = np.flatnonzero(has_weight & solution.is_outside)
+        states_of_row = [
             np.flatnonzero(path_set[:, demand] == path_set[state, demand])
-            for state, demand in zip(solution.state[outside], solution.demand[outside], strict=True)
+            for state, demand in zip(
+                solution.state[outside_rows], solution.demand[outside_rows], strict=True
+            )
         ]
-        division = divide(solution.weight[outside], members, residual_weight.clip(min=0))
+        division = divide(solution.weight[outside_rows], states_of_row, residual_weight.clip(min=0))
         # States of the minimum cut join the tail.
         has_grown = bool((division.limiting & ~self._in_tail).any())
         self._in_tail = self._in_tail | division.limiting
-        state = np.append(solution.state[inside], division.state)
-        demand = np.append(solution.demand[inside], solution.demand[outside][division.row])
-        weight = np.append(solution.weight[inside], division.weight)
+        state = np.append(solution.state[is_tail_row], division.state)
+        demand = np.append(
+            solution.demand[is_tail_row], solution.demand[outside_rows][division.row]
+        )
+        weight = np.append(solution.weight[is_tail_row], division.weight)
         # All weights may sum to 1: assign the rest to states in which a demand has no path, in
         # their order, up to the limit of each state.
         spare_weight = (self._max_weight - np.bincount(state, weight, len(self._max_weight)))[
@@ -600,30 +616,34 @@ class Division(NamedTuple):
     limiting: BoolArray
 
 
-def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray) -> Division:
+def divide(
+    weight: FloatArray, states_of_row: Sequence[Int64Array], state_limit: FloatArray
+) -> Division:
     """Divide weights over network states within the limits of the states, by a maximum flow.
 
     Args:
         weight: (R,) weight of each row, with a sum of at most 1.
-        members: for each row, the network states over which its weight may be divided.
-        limit: (Q,) largest sum of weights of a state.
+        states_of_row: for each row, the network states over which its weight may be divided.
+        state_limit: (Q,) largest sum of weights of a state.
     """
     # A limit of 1 admits all weight: a row with such a state needs no flow, and its weight is
     # assigned to the first such state.
-    is_unlimited = limit >= 1
-    has_unlimited = np.array([bool(is_unlimited[states].any()) for states in members], dtype=bool)
+    is_unlimited = state_limit >= 1
+    has_unlimited = np.array(
+        [bool(is_unlimited[states].any()) for states in states_of_row], dtype=bool
+    )
     unlimited_rows = np.flatnonzero(has_unlimited)
-    unlimited_members = [members[index] for index in unlimited_rows.tolist()]
+    unlimited_row_states = [states_of_row[index] for index in unlimited_rows.tolist()]
     first_state = np.array(
-        [states[is_unlimited[states].argmax()] for states in unlimited_members], dtype=np.int64
+        [states[is_unlimited[states].argmax()] for states in unlimited_row_states], dtype=np.int64
     )
     limited_rows = np.flatnonzero(~has_unlimited)
     if not len(limited_rows):
-        limiting = np.zeros(len(limit), dtype=bool)
+        limiting = np.zeros(len(state_limit), dtype=bool)
         return Division(unlimited_rows, first_state, weight[unlimited_rows], limiting)
     # Maximum flow of the other rows.
     flow = _flow_over_states(
-        weight[limited_rows], [members[index] for index in limited_rows.tolist()], limit
+        weight[limited_rows], [states_of_row[index] for index in limited_rows.tolist()], state_limit
     )
     return Division(
         np.append(unlimited_rows, limited_rows[flow.row]),
@@ -634,26 +654,26 @@ def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray)
 
 
 def _flow_over_states(
-    weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray
+    weight: FloatArray, states_of_row: Sequence[Int64Array], state_limit: FloatArray
 ) -> Division:
     """Divide weights of at least one row by a maximum flow from the rows to their states.
 
     Args:
         weight: (R,) weight of each row.
-        members: for each row, the network states over which its weight may be divided.
-        limit: (Q,) largest sum of weights of a state.
+        states_of_row: for each row, the network states over which its weight may be divided.
+        state_limit: (Q,) largest sum of weights of a state.
     """
     # Imported here, since it loads slowly.
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     # Nodes of the flow network: source 0, rows 1..R, states R + 1..R + Q, sink.
     num_rows = len(weight)
-    num_states = len(limit)
-    row = np.repeat(np.arange(num_rows), [len(states) for states in members])
-    state = np.concatenate(members)
+    num_states = len(state_limit)
+    row = np.repeat(np.arange(num_rows), [len(states) for states in states_of_row])
+    state = np.concatenate(states_of_row)
     sink = 1 + num_rows + num_states
     row_supply = np.floor(weight * _FLOW_UNITS_PER_WEIGHT)
-    state_capacity = np.ceil(np.minimum(limit, 1.0) * _FLOW_UNITS_PER_WEIGHT) + 1
+    state_capacity = np.ceil(np.minimum(state_limit, 1.0) * _FLOW_UNITS_PER_WEIGHT) + 1
     # Arcs source -> row -> state -> sink with integer capacities; capacities of states are rounded
     # up, so that rounding limits no weight.
     tail = np.concatenate(
@@ -665,7 +685,8 @@ def _flow_over_states(
     arc_capacity = np.concatenate([row_supply, row_supply[row], state_capacity]).astype(np.int32)
     graph = sp.csr_array((arc_capacity, (tail, head)), shape=(sink + 1, sink + 1))
     flow: Any = maximum_flow(graph, 0, sink)
-    # Minimum cut: states reachable from the source in the residual graph limit the weight.
+    # Minimum cut: unless all weight flows, the states that the source reaches in the residual graph
+    # limit it.
     limiting = np.zeros(num_states, dtype=bool)
     if flow.flow_value < row_supply.sum():
         residual = graph - flow.flow

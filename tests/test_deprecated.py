@@ -26,7 +26,7 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.objectives import Objective
 from teal.problem.assessment import Assessment, WithPartCertificates
-from teal.problem.condition import Condition, together
+from teal.problem.condition import Condition, with_condition
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 from teal.schemes.past import Past
@@ -283,7 +283,7 @@ def test_a_condition_with_the_old_name_of_its_requirement_still_excludes_others(
 
     assert Alone().unmet_requirement(Objective(), ()) == "no objective at all"
     with pytest.raises(InputError, match="no objective at all"):
-        together(Objective(), (), Alone())
+        with_condition(Objective(), (), Alone())
 
 
 def test_a_starter_with_the_old_name_of_its_warm_up_is_warmed_up() -> None:

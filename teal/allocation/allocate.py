@@ -205,14 +205,14 @@ class HistoryAllocator:
             AllocatedMatrix(
                 index=row,
                 timestamp=str(traffic.timestamps[row]),
-                status=assessment.status[index].value,
+                status=assessment.status[position].value,
                 solve_s=solve_s / len(rows),
                 # Before the splits were rounded.
-                exact_value=float(result.value[index]),
-                moved=float(churn[index]),
-                **vars(assessment.metrics(index)),
+                exact_value=float(result.value[position]),
+                moved=float(churn[position]),
+                **vars(assessment.metrics(position)),
             )
-            for index, row in enumerate(rows)
+            for position, row in enumerate(rows)
         ]
         return AllocatedBatch(problem, allocation, matrices)
 

@@ -204,10 +204,10 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
             exact_value, value = (
                 sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value")
             )
-            change = (value - exact_value) / exact_value if exact_value else 0.0
+            value_change = (value - exact_value) / exact_value if exact_value else 0.0
             lines.append(
                 "--min-split and --entries changed the sum of all values by "
-                f"{signed_percent(change)}"
+                f"{signed_percent(value_change)}"
             )
     # The exit code tells unusable allocations and missed gaps.
     satisfied_demands = [matrix.satisfied_demand for matrix in usable]

@@ -88,6 +88,7 @@ def allocate(
         num_gpus = units(ray, "GPU")
         num_cpus = units(ray, "CPU")
         num_free_cpus = max(1, int(ray.available_resources().get("CPU", 0)))
+        # Threads of each process if it runs on the CPU, for the choice of the device.
         threads = max(1, num_cpus // min(config.workers or num_free_cpus, len(parts)))
         on_gpu = _is_on_gpu(config, paths, num_gpus, threads)
         require_units(ray, "GPU" if on_gpu else "CPU", config.workers or 1, "--workers")

@@ -198,15 +198,19 @@ def _tightest(
         prices_by_matrix: name -> prices (E,), at least one.
         over_all_paths: whether the bound is one over all paths of the network.
     """
+    # The tightest bound is the smallest one on a maximum, and the largest one on a minimum, whose
+    # sense is -1.
     bound_of = all_paths_bound if over_all_paths else dual_bound
     sense = problem.objective.rules.sense
-    vectors = {
+    prices_by_name = {
         name: torch.from_numpy(prices)[None].to(problem.demand)
         for name, prices in prices_by_matrix.items()
     }
-    if len(vectors) == 1:
-        return next(iter(vectors.items()))
-    return min(vectors.items(), key=lambda vector: sense * float(bound_of(problem, vector[1])[0]))
+    if len(prices_by_name) == 1:
+        return next(iter(prices_by_name.items()))
+    return min(
+        prices_by_name.items(), key=lambda vector: sense * float(bound_of(problem, vector[1])[0])
+    )
 
 
 def certify_outcome(config: CertifyConfig, notify: Notify) -> Outcome:

@@ -142,13 +142,13 @@ def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
     # (D,) number of paths of each demand, and number of demands with k paths for k = 0 .. K.
     paths_per_demand = paths.mask.sum(1)
     num_paths = int(paths_per_demand.sum())
-    longest = int(paths.hops.max())
+    max_hops = int(paths.hops.max())
     demands_by_paths = [int((paths_per_demand == k).sum()) for k in range(paths.num_paths + 1)]
     # Text, and the same figures as data.
     lines = [
         f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, "
         f"{paths.num_demands:,} demands",
-        f"paths: {num_paths:,}; longest {longest} links",
+        f"paths: {num_paths:,}; longest {max_hops} links",
         *(
             f"  demands with {k} paths: {num_demands:,}"
             for k, num_demands in enumerate(demands_by_paths)
@@ -165,7 +165,7 @@ def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
             "topology": topology.name,
             "demands": paths.num_demands,
             "paths": num_paths,
-            "longest": longest,
+            "longest": max_hops,
             "demands_by_paths": demands_by_paths,
             "incidences": paths.num_incidences,
             "trie_nodes": paths.trie.num_nodes,

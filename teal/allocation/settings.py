@@ -227,9 +227,9 @@ class AllocateOptions(ProgramFileConfig):
         super().__post_init__()
         if self.max_churn is not None:
             require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
-            reason = "--max-churn, since rounding moves traffic"
+            other_option = "--max-churn, since rounding moves traffic"
             for field in ("entries", "min_split"):
-                _require_compatible(field, reason, not getattr(self, field))
+                _require_compatible(field, other_option, not getattr(self, field))
         require_exact_splits(self, self.entries, self.min_split)
         for field in ("max_iterations", "limit"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)

@@ -55,18 +55,22 @@ class _Actor:
         carries_all: bool,
         folder: str,
         threads: int,
-        workers: int,
+        num_actors: int,
     ) -> None:
         """Compute the paths of the shards; create a scratch folder for the state of iteration."""
         # Ray starts processes in another folder.
         os.chdir(folder)
         limit_threads(threads)
         self._state = ScratchFolder("shards")
-        memory = int(_MEMORY_SHARE * available() / workers)
+        # Bytes of memory for the state of this actor: all actors may be on one machine.
+        memory_bytes = int(_MEMORY_SHARE * available() / num_actors)
+        # The kernels need writable arrays; those from Ray are read-only.
         shards = [
             ShardDemands(*(_writable(array) for array in vars(shard).values())) for shard in shards
         ]
-        self._worker = ShardWorker(topology, search, shards, carries_all, self._state.path, memory)
+        self._worker = ShardWorker(
+            topology, search, shards, carries_all, self._state.path, memory_bytes
+        )
 
     def total(
         self,
@@ -163,8 +167,8 @@ class RayActors:
         self.sent_bytes = 0
         workers = min(workers, len(shards))
         # Divide the shards evenly: actor i holds the consecutive shards[shard_ranges[i]].
-        bounds = np.linspace(0, len(shards), workers + 1).round().astype(int)
-        self._shard_ranges = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
+        shard_bounds = np.linspace(0, len(shards), workers + 1).round().astype(int)
+        self._shard_ranges = [slice(int(a), int(b)) for a, b in itertools.pairwise(shard_bounds)]
         threads = max(1, units(ray, "CPU") // workers)
         # max_restarts is 0: Ray would restart an actor without its state, and only this process
         # has the log of calls.
@@ -217,6 +221,7 @@ class RayActors:
         )
         if worker_sums[0] is None:
             return None
+        # Add up each array of the tuple over the actors.
         return tuple(sum(arrays[1:], arrays[0]) for arrays in zip(*worker_sums, strict=True))
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
@@ -266,13 +271,13 @@ class RayActors:
             InputError: raised by an actor.
         """
         # References of the results, which the actors compute in parallel.
-        pending = [self._send(worker, call) for worker, call in enumerate(calls)]
+        references = [self._send(worker, call) for worker, call in enumerate(calls)]
         results = []
         for worker, call in enumerate(calls):
             # Wait for the result; if the actor died, replace it and wait for the new actor.
             while True:
                 try:
-                    result = self._ray.get(pending[worker])
+                    result = self._ray.get(references[worker])
                     break
                 except self._ray.exceptions.RayActorError as error:
                     self._num_replacements[worker] += 1
@@ -284,7 +289,7 @@ class RayActors:
                         f"shard worker {worker} died; a new worker repeats its "
                         f"{len(self._call_logs[worker]):,} calls"
                     )
-                    pending[worker] = self._replace(worker, call)
+                    references[worker] = self._replace(worker, call)
                 except self._ray.exceptions.RayError as error:
                     raise teal_error(error, f"shard worker {worker} failed") from None
             self.sent_bytes += _num_bytes(call) + _num_bytes(result)

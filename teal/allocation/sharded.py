@@ -129,14 +129,14 @@ def solve_sharded(
     Raises:
         InputError: invalid user input.
     """
-    program = _load(config, notify)
+    program = _load_program(config, notify)
     search = PathSearch(config.first_paths, config.path_method, config.path_weight)
     num_shards = max(config.shards, config.workers)
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:
         # Find the paths of each shard.
         backend = stack.enter_context(workers(config.workers, notify)) if workers else None
-        with _bar(num_shards) as report:
+        with _path_search_bar(num_shards) as report:
             problem = stack.enter_context(
                 ShardedProblem(
                     program.topology,
@@ -197,7 +197,7 @@ class _Program:
     weight: FloatArray | None
 
 
-def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
+def _load_program(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
     """Load network and traffic, and reject or report settings that shards do not support.
 
     Args:
@@ -289,7 +289,7 @@ def finish(
     link_score = _link_score(problem, batch_prices)
     sense = solved_problem.objective.rules.sense
     # Check the constraints of single demands, and write the paths with traffic.
-    violation = violations(problem, batch_splits)
+    violations_by_kind = violations(problem, batch_splits)
     flows = problem.flows(batch_splits)
     rows = 0
     if out is not None:
@@ -301,7 +301,11 @@ def finish(
         demand=float(problem.demand.sum()),
         carried=float(flows.sum()),
         value=float(problem.value(batch_splits)),
-        violation=float(torch.stack([violation.demand, violation.sign, violation.mask]).max()),
+        violation=float(
+            torch.stack(
+                [violations_by_kind.demand, violations_by_kind.sign, violations_by_kind.mask]
+            ).max()
+        ),
         profit=sense * float(dual_bound(solved_problem, batch_prices)) - link_score,
         profit_all_paths=sense * float(all_paths_bound(solved_problem, batch_prices)) - link_score,
     )
@@ -325,7 +329,7 @@ def _link_score(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> flo
 def _report(
     config: SolveConfig,
     network: Problem,
-    parts: list[PartFigures],
+    shard_figures: list[PartFigures],
     result: ShardedResult,
     build_s: float,
     bound_s: float,
@@ -335,23 +339,28 @@ def _report(
     Args:
         config: settings of `teal solve`.
         network: problem of the whole network without demands: capacities, costs, objective.
-        parts: figures of each shard.
+        shard_figures: figures of each shard.
         result: result of the solver.
         build_s: seconds for the path search.
         bound_s: seconds to validate and write the shards.
     """
     # Sum the loads (1, E) and the values of all shards, and check the capacities.
     objective = network.objective
-    load = torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
+    load = torch.from_numpy(np.sum([part.load for part in shard_figures], axis=0))[None]
     largest_utilisation = float(network.utilisation_of(load).amax())
-    violation = max(float(overload(network, load)), *(part.violation for part in parts))
-    value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
+    violation = max(float(overload(network, load)), *(part.violation for part in shard_figures))
+    value = objective.rules.value_of_parts(
+        [part.value for part in shard_figures], largest_utilisation
+    )
     # Dual bounds over the candidate paths and over all paths: the links' term plus the profits of
     # the demands of all shards.
     link_score = _link_score(network, torch.from_numpy(result.prices)[None], max_ratio=math.inf)
     bound, bound_all_paths = (
         float(from_score(network, torch.tensor(link_score + sum(profits), dtype=torch.float64)))
-        for profits in ([part.profit for part in parts], [part.profit_all_paths for part in parts])
+        for profits in (
+            [part.profit for part in shard_figures],
+            [part.profit_all_paths for part in shard_figures],
+        )
     )
 
     def certified_gap(upper_bound: float) -> float:
@@ -359,8 +368,8 @@ def _report(
         return float(gap(network, *torch.tensor([[value], [upper_bound]], dtype=torch.float64)))
 
     # Satisfied demand and feasibility; times and iterations are those of the solver.
-    demand = sum(part.demand for part in parts)
-    carried = sum(part.carried for part in parts)
+    demand = sum(part.demand for part in shard_figures)
+    carried = sum(part.carried for part in shard_figures)
     is_feasible = violation <= TOLERANCE
     return ShardedReport(
         value=value,
@@ -378,15 +387,15 @@ def _report(
         status=(Status.FEASIBLE if is_feasible else Status.INFEASIBLE).value,
         reached=certified_gap(bound) <= config.gap,
         stopped_by=STOPPED_BY[result.stopped_by],
-        shards=len(parts),
-        rows=sum(part.rows for part in parts),
+        shards=len(shard_figures),
+        rows=sum(part.rows for part in shard_figures),
         rounds=result.rounds,
         sent_bytes=result.sent_bytes,
     )
 
 
 @contextlib.contextmanager
-def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
+def _path_search_bar(count: int) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar of the path search; yield its callback (shards done, all shards)."""
     with progress_bar(total=count, desc="paths", unit="shard") as bar:
 

@@ -131,7 +131,7 @@ _MIN_UTILISATION = 0.001
 _MAX_ROUNDS = 1_000
 # Seconds between two progress messages.
 _REPORT_EVERY_S = 2.0
-_ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
+_ROUNDING_REASON = "rounding of the splits (--entries, --min-split, --keep-within)"
 # Reasons why a search ended, as they follow "stopped by" in messages.
 STOPPED_BY = {
     Stop.GAP: "rounding: the solver reached the gap, but the validated gap is just above it",
@@ -212,10 +212,10 @@ class SolveMetrics(Metrics):
             "status",
             "reached",
         )
-        # Figures of the classes or levels of a sequence of programs.
-        parts: dict[str, Any] = {}
+        # Figures of the classes or levels of a sequence of programs; 0 is the only matrix.
+        part_figures: dict[str, Any] = {}
         if self.part_certificates is not None:
-            parts = {
+            part_figures = {
                 **self.part_certificates.counts(0),
                 self.part_certificates.parts_key: records(self.part_certificates, 0),
             }
@@ -226,16 +226,16 @@ class SolveMetrics(Metrics):
         if self.moved_share is not None:
             churn = {"moved_share": self.moved_share, "changed": self.changed}
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
-        loss = {} if loss_gap is None else {"loss_gap": loss_gap}
+        loss_figures = {} if loss_gap is None else {"loss_gap": loss_gap}
         # (mean, 99%, stretch), in the order of the fields of `LatencyFigures`.
         field_names = ("latency_mean", "latency_99", "largest_stretch")
         latency = {} if self.latency is None else dict(zip(field_names, self.latency, strict=True))
-        unserved = (
+        unserved_figures = (
             {} if self.without_path is None else {"without_path": self.without_path.to_json()}
         )
         # (carried fraction, its upper bound).
         field_names = ("largest_share", "largest_share_bound")
-        share = (
+        share_figures = (
             {}
             if self.largest_share is None
             else dict(zip(field_names, self.largest_share, strict=True))
@@ -247,12 +247,12 @@ class SolveMetrics(Metrics):
         entries = {
             "objective": self.objective.spec,
             **figures,
-            **unserved,
-            **share,
-            **loss,
+            **unserved_figures,
+            **share_figures,
+            **loss_figures,
             **latency,
         }
-        return dict(json_value({**entries, **parts, **churn, **trace}))
+        return dict(json_value({**entries, **part_figures, **churn, **trace}))
 
     def unit_hint(self) -> str:
         """Return a hint if demand and capacity seem to be in different units, else ``""``."""
@@ -524,7 +524,7 @@ def _report(
         bound_s=bound_s,
         status=assessment.status[0].value,
         reached=solver_reached_gap and not rounding_exceeds_gap,
-        stopped_by=_ROUNDED if solver_reached_gap and rounding_exceeds_gap else stopped_by,
+        stopped_by=_ROUNDING_REASON if solver_reached_gap and rounding_exceeds_gap else stopped_by,
         moved_share=installation.moved_share,
         changed=installation.changed,
         latency=latency_metrics(problem, splits[0]),

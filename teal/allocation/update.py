@@ -120,7 +120,10 @@ def plan_update(
     """
     for name, flows in (("before", old_flows), ("after", new_flows)):
         if worst_utilisation(paths, flows, flows) > 1 + _CAPACITY_TOLERANCE:
-            raise SolverError(f"update: the allocation {name} the update overloads a link")
+            raise SolverError(
+                f"update: the allocation {name} the update overloads a link; give an allocation "
+                "that fits into the capacities"
+            )
     # One step suffices if the larger flows of all paths fit.
     if worst_utilisation(paths, old_flows, new_flows) <= 1 + _CAPACITY_TOLERANCE:
         return Update(np.stack([old_flows, new_flows]), 1.0)
@@ -206,8 +209,10 @@ def _scale_to_capacities(
     for step, end_flows in ((0, old_flows), (-1, new_flows)):
         common_flow = np.minimum(inner_flows[step], end_flows)
         increase = np.maximum(inner_flows[step] - end_flows, 0)
-        residual = np.maximum(paths.capacity - paths.incidence @ end_flows, 0)
-        inner_flows[step] = common_flow + increase * _fitting_factor(paths, residual, increase)
+        residual_capacity = np.maximum(paths.capacity - paths.incidence @ end_flows, 0)
+        inner_flows[step] = common_flow + increase * _fitting_factor(
+            paths, residual_capacity, increase
+        )
     # Steps between: scale both flows of the step.
     for step in range(len(inner_flows) - 1):
         larger_flow = np.maximum(inner_flows[step], inner_flows[step + 1])
@@ -215,7 +220,9 @@ def _scale_to_capacities(
     return inner_flows
 
 
-def _fitting_factor(paths: PathIncidence, residual: FloatArray, flows: FloatArray) -> FloatArray:
+def _fitting_factor(
+    paths: PathIncidence, residual_capacity: FloatArray, flows: FloatArray
+) -> FloatArray:
     """Return (P,) factors in [0, 1] that scale path flows down to the residual capacities.
 
     The factor of link e is min(1, residual[e] / load[e]); the factor of a path is the minimum of
@@ -223,11 +230,13 @@ def _fitting_factor(paths: PathIncidence, residual: FloatArray, flows: FloatArra
 
     Args:
         paths: links of the paths.
-        residual: (E,) residual capacity, Gbit/s.
+        residual_capacity: (E,) residual capacity, Gbit/s.
         flows: (P,) Gbit/s.
     """
     load = paths.incidence @ flows
-    link_factor = np.where(load > residual, residual / np.where(load > 0, load, 1), 1.0)
+    link_factor = np.where(
+        load > residual_capacity, residual_capacity / np.where(load > 0, load, 1), 1.0
+    )
     factor = np.ones(len(flows))
     # Minimum of link_factor over the links of each path.
     link, path = paths.incidence.nonzero()
@@ -263,62 +272,72 @@ def _solve_program(
     # Units of the variables: (P,) Gbit/s of the path's demand, and its inverse (0 for no demand).
     demand_incidence = _demand_incidence(paths)
     demand_flow = np.stack([demand_incidence @ old_flows, demand_incidence @ new_flows])
-    volume = demand_flow.max(0)
-    unit = volume[paths.demand]
-    inverse_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
-    utilisation = _scaled_loads(paths, unit)
+    max_end_flow = demand_flow.max(0)
+    path_unit = max_end_flow[paths.demand]
+    inverse_unit = np.where(path_unit > 0, 1 / np.where(path_unit > 0, path_unit, 1), 0)
+    utilisation_matrix = _scaled_loads(paths, path_unit)
     variables = _Variables(num_paths, num_inner, steps)
     # Blocks of rows A x <= b.
-    a_ub = []
-    b_ub = []
-    eye = sp.eye_array(num_paths, format="csr")
+    row_blocks = []
+    rhs_blocks = []
+    identity = sp.eye_array(num_paths, format="csr")
     for step in range(steps):
         # load(m) <= c; the old flows may exceed a capacity by rounding.
-        a_ub.append(variables.larger_flow(utilisation, step))
-        b_ub.append(np.maximum(1, utilisation @ (old_flows * inverse_unit)))
+        row_blocks.append(variables.larger_flow(utilisation_matrix, step))
+        rhs_blocks.append(np.maximum(1, utilisation_matrix @ (old_flows * inverse_unit)))
         # f - m <= 0 for the flows before and after the step; f_0 and f_s are constants.
         for flow_index, fixed_flow in ((step - 1, old_flows), (step, new_flows)):
             if 0 <= flow_index < num_inner:
-                a_ub.append(variables.flow(eye, flow_index) - variables.larger_flow(eye, step))
-                b_ub.append(np.zeros(num_paths))
+                row_blocks.append(
+                    variables.flow(identity, flow_index) - variables.larger_flow(identity, step)
+                )
+                rhs_blocks.append(np.zeros(num_paths))
             else:
-                a_ub.append(-variables.larger_flow(eye, step))
-                b_ub.append(-fixed_flow * inverse_unit)
+                row_blocks.append(-variables.larger_flow(identity, step))
+                rhs_blocks.append(-fixed_flow * inverse_unit)
     # rho min(F_0, F_s) - sum of f_a over the paths of the demand <= 0; rho is the last variable.
-    num_demands = len(volume)
-    min_fraction = np.where(volume > 0, demand_flow.min(0) / np.where(volume > 0, volume, 1), 0)
+    num_demands = len(max_end_flow)
+    # min(F_0, F_s) in units of max(F_0, F_s), (D,).
+    min_end_share = np.where(
+        max_end_flow > 0, demand_flow.min(0) / np.where(max_end_flow > 0, max_end_flow, 1), 0
+    )
     rho_entries = (np.arange(num_demands), np.full(num_demands, variables.num_variables - 1))
     rho_rows = sp.csr_array(
-        (min_fraction, rho_entries), shape=(num_demands, variables.num_variables)
+        (min_end_share, rho_entries), shape=(num_demands, variables.num_variables)
     )
     for step in range(num_inner):
-        a_ub.append(sp.csr_array(-variables.flow(demand_incidence, step) + rho_rows))
-        b_ub.append(np.zeros(num_demands))
+        row_blocks.append(sp.csr_array(-variables.flow(demand_incidence, step) + rho_rows))
+        rhs_blocks.append(np.zeros(num_demands))
     # Maximise rho <= 1; flows of paths over failed links are fixed at 0.
     cost = np.zeros(variables.num_variables)
     cost[-1] = -1.0
-    is_usable = (unit > 0) & ~_uses_failed_link(paths)
-    upper = np.append(np.tile(np.where(is_usable, np.inf, 0), num_inner + steps), 1.0)
-    result = solve_lp(cost, (sp.vstack(a_ub, format="csr"), np.concatenate(b_ub)), high=upper)
+    is_usable = (path_unit > 0) & ~_uses_failed_link(paths)
+    upper_bounds = np.append(np.tile(np.where(is_usable, np.inf, 0), num_inner + steps), 1.0)
+    result = solve_lp(
+        cost, (sp.vstack(row_blocks, format="csr"), np.concatenate(rhs_blocks)), high=upper_bounds
+    )
     if result.x is None or not result.is_solved:
         return None
+    # The first variables are the intermediate flows; convert them to Gbit/s.
     flows = result.x[: num_paths * num_inner].reshape(num_inner, num_paths)
-    return np.maximum(flows, 0) * unit
+    return np.maximum(flows, 0) * path_unit
 
 
-def _scaled_loads(paths: PathIncidence, unit: FloatArray) -> sp.csr_array:
+def _scaled_loads(paths: PathIncidence, path_unit: FloatArray) -> sp.csr_array:
     """Return the matrix from path variables (P,) to utilisations of the live links.
 
     Entry (e, p) is unit[p] / c[e] if path p uses link e; rows of failed links are dropped.
 
     Args:
         paths: links of the paths, and capacities.
-        unit: (P,) Gbit/s of a path's variable with value 1.
+        path_unit: (P,) Gbit/s of a path's variable with value 1.
     """
     is_live = paths.capacity > 0
     inverse_capacity = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
-    utilisation = paths.incidence.multiply(inverse_capacity[:, None]).multiply(unit[None])
-    return sp.csr_array(utilisation)[is_live]
+    utilisation_matrix = paths.incidence.multiply(inverse_capacity[:, None]).multiply(
+        path_unit[None]
+    )
+    return sp.csr_array(utilisation_matrix)[is_live]
 
 
 def _uses_failed_link(paths: PathIncidence) -> BoolArray:
@@ -372,7 +391,7 @@ class _Variables:
 
 
 # Files of the steps.
-_PATTERN = "step-*.json"
+_STEP_FILES = "step-*.json"
 # Smaller flows, relative to the path's largest flow of any step, are not written.
 _MIN_RELATIVE_FLOW = 1e-9
 
@@ -395,7 +414,7 @@ def run_update(config: UpdateConfig) -> Update:
         InputError: invalid settings or an invalid file.
         SolverError: an allocation overloads a link, or ``max_steps`` does not suffice.
     """
-    earlier_files = tuple(file.name for file in config.out.glob(_PATTERN))
+    earlier_files = tuple(file.name for file in config.out.glob(_STEP_FILES))
     check_out_folder(config.out, earlier_files or ("step-1.json",), overwrite=config.overwrite)
     # Read the flows; P is the number of paths that the old or the new allocation uses.
     topology = topology_of(config)
@@ -406,10 +425,11 @@ def run_update(config: UpdateConfig) -> Update:
     demands = list(dict.fromkeys(demand for demand, _ in path_keys))
     demand_index = {demand: d for d, demand in enumerate(demands)}
     # Sparse (E, P) incidence matrix of links and paths.
-    rows = np.array([link for _, links in path_keys for link in links], dtype=np.int64)
-    columns = np.repeat(np.arange(len(path_keys)), [len(links) for _, links in path_keys])
+    link_index = np.array([link for _, links in path_keys for link in links], dtype=np.int64)
+    path_index = np.repeat(np.arange(len(path_keys)), [len(links) for _, links in path_keys])
     incidence = sp.csr_array(
-        (np.ones(len(rows)), (rows, columns)), shape=(topology.num_links, len(path_keys))
+        (np.ones(len(link_index)), (link_index, path_index)),
+        shape=(topology.num_links, len(path_keys)),
     )
     paths = PathIncidence(
         incidence,
@@ -486,10 +506,10 @@ def _step_document(
     # Demands by source router.
     routers: dict[str, list[dict[str, Any]]] = {}
     for (router, target, class_name), paths in paths_by_demand.items():
-        total = sum(path["rate"] for path in paths)
+        demand_flow = sum(path["rate"] for path in paths)
         for path in paths:
-            path["split"] = path["rate"] / total
-        entry = {"target": target, "demand": total, "admitted": total, "shed": 0.0}
+            path["split"] = path["rate"] / demand_flow
+        entry = {"target": target, "demand": demand_flow, "admitted": demand_flow, "shed": 0.0}
         routers.setdefault(router, []).append(
             entry | ({"class": class_name} if class_name else {}) | {"paths": paths}
         )

@@ -17,9 +17,9 @@ COLOURS = (
     *("#332288", "#882255", "#117733", "#999933", "#44AA99", "#AA4499", "#661100", "#888888"),
 )
 # Line widths in pixels: the first scheme's, the minimum, and the decrease from one to the next.
-_WIDEST = 3.6
-_NARROWEST = 1.4
-_NARROWER = 0.6
+_MAX_LINE_WIDTH = 3.6
+_MIN_LINE_WIDTH = 1.4
+_LINE_WIDTH_STEP = 0.6
 # Range of an axis in per cent, with a margin above 100%.
 _SHARE_RANGE = 0.0, 103.0
 
@@ -109,12 +109,13 @@ class Styles:
         """Return the line width of a scheme in pixels: each is narrower than the one before, down
         to a minimum.
         """
-        return max(_NARROWEST, _WIDEST - _NARROWER * self.number(scheme))
+        return max(_MIN_LINE_WIDTH, _MAX_LINE_WIDTH - _LINE_WIDTH_STEP * self.number(scheme))
 
     def pick(self, scheme: str, looks: Sequence[str]) -> str:
         """Return the marker or dash pattern of a scheme, one of ``looks``; schemes with the same
         colour get different ones.
         """
+        # Schemes beyond the palette repeat its colours, and get the next look.
         index = self.number(scheme)
         return looks[(index + index // len(COLOURS)) % len(looks)]
 
@@ -132,8 +133,12 @@ def distribution(scheme: str, values: FloatArray) -> Series:
     """
     values = np.sort(values[~np.isnan(values)])
     # Indices of at most MAX_POINTS sorted values, and the percentage of values up to each.
-    drawn = spread(np.arange(len(values)), MAX_POINTS)
-    percentage = 100 * (drawn + 1) / max(1, len(values))
+    drawn_indices = spread(np.arange(len(values)), MAX_POINTS)
+    percentage = 100 * (drawn_indices + 1) / max(1, len(values))
     # Each value has two points: the lower and the upper end of its step.
-    steps = np.concatenate([[0.0], np.repeat(percentage, 2)[:-1]]) if len(drawn) else percentage
-    return Series(scheme, "line", np.repeat(values[drawn], 2).tolist(), steps.tolist())
+    step_percentages = (
+        np.concatenate([[0.0], np.repeat(percentage, 2)[:-1]]) if len(drawn_indices) else percentage
+    )
+    return Series(
+        scheme, "line", np.repeat(values[drawn_indices], 2).tolist(), step_percentages.tolist()
+    )

@@ -92,14 +92,14 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
         )
 
 
-def _shortened(text: str, letters: int) -> str:
-    """Return a text of at most ``letters`` characters: a longer one gets an ellipsis in its
+def _shortened(text: str, max_letters: int) -> str:
+    """Return a text of at most ``max_letters`` characters: a longer one gets an ellipsis in its
     middle.
     """
-    if len(text) <= letters:
+    if len(text) <= max_letters:
         return text
-    head_length = (letters - 1) // 2
-    tail_length = letters - 1 - head_length
+    head_length = (max_letters - 1) // 2
+    tail_length = max_letters - 1 - head_length
     return text[:head_length] + "\N{HORIZONTAL ELLIPSIS}" + text[len(text) - tail_length :]
 
 

@@ -116,7 +116,9 @@ def calibration_factor(
     demand = traffic.read(spread(rows, count))
     demand = demand[demand.sum(1) > 0]
     if not len(demand):
-        raise InputError.invalid(option, "traffic", "no training matrix has a demand above 0")
+        raise InputError.invalid(
+            option, "traffic", "no training matrix has a demand above 0; use other traffic"
+        )
     # The fraction of the demand with a path bounds the served fraction at any load.
     unscaled = Problem.create(topology, paths, Objective(), demand)
     routable_fraction = float(
@@ -171,10 +173,10 @@ class _LoadSearch:
         end: deadline of all solves together.
     """
 
-    def __init__(self, unscaled: Problem, bar: Any, end: Deadline) -> None:
+    def __init__(self, unscaled: Problem, bar: Any, deadline: Deadline) -> None:
         self._unscaled = unscaled
         self._bar = bar
-        self._end = end
+        self._deadline = deadline
         self._state: SolveState | None = None
 
     def median_served_fraction(self, log_factor: float) -> float:
@@ -188,12 +190,12 @@ class _LoadSearch:
         result = pipeline.solve(
             problem,
             gap=_TARGET_GAP,
-            deadline=self._end.remaining,
+            deadline=self._deadline.remaining,
             max_iterations=_MAX_ITERATIONS,
             warm_start=self._state,
         )
         # A result at the deadline, or one with a large gap, is of no use.
-        if self._end.is_over:
+        if self._deadline.is_over:
             raise SolverError(
                 "--calibrate: the load factor was not found before the deadline; use a longer "
                 "deadline"
@@ -220,7 +222,7 @@ _CABLES = "cables"
 _RANDOM = "random"
 # Weights of objectives that need them, without --weights.
 _DEFAULT_WEIGHTS = f"{_RANDOM}:seed=0"
-_WEIGHT = Column("weight", Kind.NUMBER, required=True)
+_WEIGHT_COLUMN = Column("weight", Kind.NUMBER, required=True)
 # `random:seed=N` draws each weight from these values with equal probability.
 _PRIORITIES = (1.0, 2.0, 4.0)
 
@@ -535,8 +537,8 @@ def load_network(
     # --classes is either NAME=FRACTION,..., which divides every demand, or the order of the classes
     # in the file.
     class_fractions = assignments(config.classes, "--classes") if "=" in config.classes else {}
-    names = config.classes if not class_fractions else ""
-    class_order = [name.strip() for name in names.split(",") if name.strip()]
+    order_text = config.classes if not class_fractions else ""
+    class_order = [name.strip() for name in order_text.split(",") if name.strip()]
     traffic = load_traffic(
         traffic, topology, progress=True, unit=config.traffic_unit, class_order=class_order
     )
@@ -547,6 +549,7 @@ def load_network(
     if traffic.classes is not None:
         notify("classes, the highest priority first: " + ", ".join(traffic.classes.names))
     num_pairs = topology.num_nodes * (topology.num_nodes - 1)
+    # Demands of several classes share their pair of nodes.
     num_missing = num_pairs - len(
         np.unique(traffic.pairs, axis=0) if traffic.classes is not None else traffic.pairs
     )
@@ -703,14 +706,14 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
             "no such file",
             "use a table (.csv, .xlsx) of source, target and weight, or random:seed=0",
         )
-    weights: dict[tuple[int, int], float] = {}
-    rows = read_side_table(path, (SOURCE, TARGET, _WEIGHT))
+    weight_of_pair: dict[tuple[int, int], float] = {}
+    rows = read_side_table(path, (SOURCE, TARGET, _WEIGHT_COLUMN))
     pairs = [(row.node("source", topology), row.node("target", topology)) for row in rows]
     require_once(rows, pairs, "each source and target")
     for row, pair in zip(rows, pairs, strict=True):
-        weights[pair] = row.number("weight")
+        weight_of_pair[pair] = row.number("weight")
     # (D,) weights of the demands, which all need one.
-    weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
+    weight = np.array([weight_of_pair.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
         raise InputError.invalid(

@@ -22,7 +22,7 @@ from teal.runtime import shipped_kernels
 
 # Working folder with the compiled kernels of earlier runs.
 WORK = Path(__file__).parents[2] / "build" / "machine_code"
-_CALL = """
+_WARM_UP_SCRIPT = """
 import sys
 from teal.app.warm_up import all_tasks, warm_up
 names = sys.argv[1:] or all_tasks()
@@ -95,7 +95,9 @@ def _call(level: str, tasks: Sequence[str], work: Path) -> None:
         "TEAL_SHIPPED_KERNELS": "0",
     }
     subprocess.run(
-        [sys.executable, "-c", _CALL, *tasks], env=os.environ | level_environment, check=True
+        [sys.executable, "-c", _WARM_UP_SCRIPT, *tasks],
+        env=os.environ | level_environment,
+        check=True,
     )
 
 

@@ -78,8 +78,8 @@ def options_of(options_class: Callable[..., _Options], settings: dict[str, Any])
     hints = get_type_hints(options_class)
     names = [field.name for field in dataclasses.fields(options_class)]  # type: ignore[arg-type]
     values = dict[str, Any]()
-    for typed_name, value in settings.items():
-        name = typed_name
+    for given_name, value in settings.items():
+        name = given_name
         if name not in names:
             name = _renamed(options_class, name)
         if name not in names:
@@ -102,8 +102,8 @@ def options_of(options_class: Callable[..., _Options], settings: dict[str, Any])
             continue
         try:
             # Objectives are normalised; registered ones are accepted, too.
-            checked = typed(hints[name], value)
-            values[name] = Objective(checked).spec if name == "objective" else checked
+            typed_value = typed(hints[name], value)
+            values[name] = Objective(typed_value).spec if name == "objective" else typed_value
         except SettingTypeError as error:
             option = f"--{name.replace('_', '-')}"
             raise InputError(option, "", error.expected, error.actual) from None

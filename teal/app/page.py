@@ -20,8 +20,8 @@ from teal.app.web import network_map_js, plotly_js
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 # Margin at both ends of a logarithmic axis: fraction of its range, and minimum in decades.
-_MARGIN = 0.04
-_MIN_MARGIN = 0.02
+_LOG_MARGIN_SHARE = 0.04
+_MIN_LOG_MARGIN = 0.02
 # Maximum range of an axis with ticks at 1, 2 and 5, in decades.
 _FEW_DECADES = 1.5
 # Maximum number of category labels on an axis.
@@ -92,6 +92,7 @@ def _x_axis(chart: Chart) -> dict[str, Any]:
     if chart.x_scale == "log":
         x_axis |= {
             "exponentformat": "none",
+            # D1: thin lines at 1, 2, ..., 9 times each power of ten.
             "minor": {"showgrid": True, "dtick": "D1"},
             **_log_range(chart),
         }
@@ -105,12 +106,13 @@ def _log_range(chart: Chart) -> dict[str, Any]:
     values = [x for series in chart.series for x in series.x if x is not None and x > 0]
     if not values:
         return {}
-    low = math.log10(min(values))
-    high = math.log10(max(values))
-    margin = max(_MIN_MARGIN, _MARGIN * (high - low))
+    log_min = math.log10(min(values))
+    log_max = math.log10(max(values))
+    margin = max(_MIN_LOG_MARGIN, _LOG_MARGIN_SHARE * (log_max - log_min))
     return {
-        "range": [low - margin, high + margin],
-        "dtick": 1 if high - low > _FEW_DECADES else "D2",
+        "range": [log_min - margin, log_max + margin],
+        # D2: ticks at 1, 2 and 5 times each power of ten.
+        "dtick": 1 if log_max - log_min > _FEW_DECADES else "D2",
     }
 
 

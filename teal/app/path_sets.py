@@ -167,7 +167,7 @@ def paths_by_column_generation(
             f"{paths.num_demands:,} demands"
         )
         return paths
-    demand = _representative(traffic, paths)
+    demand = _sampled_demands(traffic, paths)
     if not len(demand):
         return paths
     # Demands are summed over classes, so that class weights do not apply.
@@ -176,7 +176,7 @@ def paths_by_column_generation(
         weight = None
     # Column generation, with a progress message every few seconds.
     progress = RoundsProgress(notify, _REPORT_EVERY_S)
-    chosen = choose_paths(
+    generation_result = choose_paths(
         topology,
         demand,
         paths=paths,
@@ -189,12 +189,12 @@ def paths_by_column_generation(
             column_round, f"candidate paths, matrix {row + 1} of {len(demand)}, "
         ),
     )
-    _notify_of_choice(chosen, paths, len(demand), choice.max_paths, notify)
-    return chosen.paths
+    _notify_of_choice(generation_result, paths, len(demand), choice.max_paths, notify)
+    return generation_result.paths
 
 
 def _notify_of_choice(
-    chosen: ChosenPaths,
+    generation_result: ChosenPaths,
     paths: PathSet,
     num_matrices: int,
     max_paths: int,
@@ -203,13 +203,13 @@ def _notify_of_choice(
     """Report the number of added paths, and the certified gap to the optimum over all paths.
 
     Args:
-        chosen: result of column generation.
+        generation_result: result of column generation.
         paths: the paths that it started from.
         num_matrices: number of its matrices.
         max_paths: maximum number of paths of a demand.
         notify: prints a message.
     """
-    max_gap = float(chosen.gaps.max())
+    max_gap = float(generation_result.gaps.max())
     text = (
         f"within {100 * max_gap:.2g}% of the optimum over all paths"
         if max_gap < 1
@@ -217,13 +217,14 @@ def _notify_of_choice(
     )
 
     matrices = "1 training matrix" if num_matrices == 1 else f"{num_matrices} training matrices"
-    num_added = int(chosen.paths.mask.sum()) - int(paths.mask.sum())
+    num_added = int(generation_result.paths.mask.sum()) - int(paths.mask.sum())
     notify(
         f"candidate paths: {num_added:,} added to {int(paths.mask.sum()):,} for {matrices}: {text}"
     )
-    if chosen.limited:
+    if generation_result.limited:
         notify(
-            f"candidate paths: {chosen.limited:,} demands use more paths than the limit of "
+            f"candidate paths: {generation_result.limited:,} demands use more paths than "
+            f"the limit of "
             f"{max_paths} keeps (raise it by --num-paths auto:most=N)"
         )
 
@@ -240,10 +241,11 @@ def _generation_seconds(deadline: Deadline) -> float:
     """
     if deadline.remaining_s >= 2 * _MAX_CHOICE_S:
         return _MAX_CHOICE_S
+    # Half of the remaining time, rounded down to a power of two.
     return 2.0 ** (math.floor(math.log2(max(deadline.remaining_s, _MIN_CHOICE_S))) - 1)
 
 
-def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
+def _sampled_demands(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
     """Return evenly spaced training matrices with demand, summed over classes.
 
     Args:
@@ -259,9 +261,9 @@ def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
         return demand
     # Add up the demands of all classes between the same nodes.
     pair_rows = _pair_rows(traffic.pairs, paths.pairs)
-    summed = np.zeros((len(demand), paths.num_demands))
-    np.add.at(summed.T, pair_rows, demand.T)
-    return summed
+    pair_demand = np.zeros((len(demand), paths.num_demands))
+    np.add.at(pair_demand.T, pair_rows, demand.T)
+    return pair_demand
 
 
 def _pair_rows(pairs: IntArray, unique_pairs: IntArray) -> Int64Array:
@@ -276,10 +278,11 @@ def _pair_rows(pairs: IntArray, unique_pairs: IntArray) -> Int64Array:
     """
     num_nodes = int(unique_pairs.max(initial=0)) + 1
     # Encode pair (s, t) as the integer s * N + t, which has the same order.
-    codes: list[AnyArray] = [
-        table[:, 0].astype(np.int64) * num_nodes + table[:, 1] for table in (unique_pairs, pairs)
+    pair_codes: list[AnyArray] = [
+        node_pairs[:, 0].astype(np.int64) * num_nodes + node_pairs[:, 1]
+        for node_pairs in (unique_pairs, pairs)
     ]
-    return np.searchsorted(codes[0], codes[1])
+    return np.searchsorted(pair_codes[0], pair_codes[1])
 
 
 def proven(gap_all_paths: float) -> float:

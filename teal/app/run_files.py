@@ -211,10 +211,10 @@ class Journal:
         Args:
             kind: name of the list; not ``settings``, with which the first line begins.
         """
-        start = f'{{"{kind}": '
+        line_start = f'{{"{kind}": '
         with self.path.open(encoding="utf-8") as stream:
             for line in stream:
-                if line.startswith(start):
+                if line.startswith(line_start):
                     yield json.loads(line)[kind]
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:

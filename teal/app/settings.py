@@ -313,7 +313,9 @@ def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = Fa
         raise InputError.invalid(
             "--objective",
             "",
-            f"{config.objective} is not linear in the flows and cannot be used {where}",
+            f"{config.objective} is not linear in the flows and cannot be used {where}; use a "
+            "linear "
+            "objective such as total_flow",
         )
 
 

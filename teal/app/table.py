@@ -75,6 +75,7 @@ class Column:
     def cell(self, record: Any) -> Cell:
         """Return the cell of a record in this column: its displayed text and its sort key."""
         value = self.of(record)
+        # Displayed text: by the function ``text``, else by ``show``, else the value itself.
         text = (
             self.text(record)
             if self.text is not None

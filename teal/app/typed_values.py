@@ -88,9 +88,9 @@ def _parse_union(hints: Iterable[Any], value: Any) -> Any:
     raise SettingTypeError(" or ".join(dict.fromkeys(expected)), value)
 
 
-def _parse_choice(words: Iterable[Any], value: Any) -> Any:
+def _parse_choice(accepted_values: Iterable[Any], value: Any) -> Any:
     """Return the choice that equals the value; raise SettingTypeError if there is none."""
-    choices = list(words)
+    choices = list(accepted_values)
     if isinstance(value, enum.Enum):
         value = value.value
     for choice in choices:

@@ -52,12 +52,14 @@ from teal.spec import Registry
 
 _TASKS: dict[str, Callable[[], None]] = {}
 # Tables of further tasks, by the name of their package.
-_PACKAGES: Registry[Mapping[str, Callable[[], None]]] = Registry("warm-up tasks", "teal.warm_up")
+_TASKS_OF_PACKAGES: Registry[Mapping[str, Callable[[], None]]] = Registry(
+    "warm-up tasks", "teal.warm_up"
+)
 # Tasks of the kernels that a first solve needs, for a small and for a large network.
-_FIRST = ("engine", "paths", "interior points")
-_FIRST_OF_LARGE = ("engine", "paths", "samples")
+_FIRST_TASKS = ("engine", "paths", "interior points")
+_FIRST_TASKS_OF_LARGE = ("engine", "paths", "samples")
 # Tasks of the schemes that have kernels.
-_MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}
+_TASK_OF_SCHEME = {"teal": "flow gnn", "price-gnn": "price gnn"}
 # Number of demands from which a first solve uses PDHG with sampled starts instead of interior
 # points.
 _LARGE_DEMANDS = 10_000
@@ -66,7 +68,7 @@ _LARGE_DEMANDS = 10_000
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
 # One of these texts is in every source file with kernels.
-_IMPORTS = (b"from teal.runtime.parallel import", b"from teal.kernels import")
+_KERNEL_IMPORTS = (b"from teal.runtime.parallel import", b"from teal.kernels import")
 
 
 def _task(function: Callable[[], None]) -> Callable[[], None]:
@@ -219,9 +221,9 @@ def all_tasks() -> tuple[str, ...]:
 def _tasks() -> dict[str, Callable[[], None]]:
     """Return all tasks by name: those above, then those of packages that can be imported."""
     tasks = dict(_TASKS)
-    for package in _PACKAGES.names():
+    for package in _TASKS_OF_PACKAGES.names():
         with contextlib.suppress(ImportError):
-            tasks |= _PACKAGES[package]
+            tasks |= _TASKS_OF_PACKAGES[package]
     return tasks
 
 
@@ -232,13 +234,16 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
         num_demands: number of demands; 0 for a small network.
         schemes: specifications of the schemes that solve.
     """
-    models = (
-        _MODELS[name]
+    scheme_tasks = (
+        _TASK_OF_SCHEME[name]
         for name in (scheme.partition(":")[0] for scheme in schemes)
-        if name in _MODELS
+        if name in _TASK_OF_SCHEME
     )
     # The longest tasks first, so that none of them starts last.
-    return (*models, *(_FIRST_OF_LARGE if num_demands >= _LARGE_DEMANDS else _FIRST))
+    return (
+        *scheme_tasks,
+        *(_FIRST_TASKS_OF_LARGE if num_demands >= _LARGE_DEMANDS else _FIRST_TASKS),
+    )
 
 
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
@@ -257,7 +262,7 @@ def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
             (cache_folder / _marker(names[index])).touch()
 
 
-def missing(names: Sequence[str] = _FIRST) -> list[str]:
+def missing(names: Sequence[str] = _FIRST_TASKS) -> list[str]:
     """Return the names of the tasks whose kernels have yet to be compiled: they are neither in the
     cache folder nor in the package.  Without a cache folder, where compiled kernels would be lost,
     the result is [].
@@ -268,7 +273,7 @@ def missing(names: Sequence[str] = _FIRST) -> list[str]:
     )
 
 
-def is_warm(names: Sequence[str] = _FIRST) -> bool:
+def is_warm(names: Sequence[str] = _FIRST_TASKS) -> bool:
     """Return whether the kernels of all these tasks are compiled, in the cache folder or in the
     package.
     """
@@ -313,7 +318,7 @@ def _marker(task: str, target: Processor | None = None) -> str:
         target: processor of its kernels; None for this machine's.
     """
     packages = ("teal",) if task in _TASKS else ("teal", *_packages_of_tasks())
-    return f"{task.replace(' ', '-')}.{_sources(packages, target)[:32]}.done"
+    return f"{task.replace(' ', '-')}.{_sources_hash(packages, target)[:32]}.done"
 
 
 @functools.cache
@@ -326,7 +331,7 @@ def _packages_of_tasks() -> tuple[str, ...]:
 
 
 @functools.cache
-def _sources(packages: tuple[str, ...], target: Processor | None) -> str:
+def _sources_hash(packages: tuple[str, ...], target: Processor | None) -> str:
     """Return the hexadecimal SHA-256 of all source files with kernels and of a processor.
 
     Args:
@@ -336,16 +341,18 @@ def _sources(packages: tuple[str, ...], target: Processor | None) -> str:
     specs = filter(None, map(importlib.util.find_spec, packages))
     folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
     files = (file for folder in folders for file in sorted(Path(folder).rglob("*.py")))
-    sources = (file.read_bytes() for file in files)
-    with_kernels = [source for source in sources if any(text in source for text in _IMPORTS)]
-    return content_key(with_kernels, machine_fingerprint(target))
+    file_contents = (file.read_bytes() for file in files)
+    kernel_sources = [
+        source for source in file_contents if any(text in source for text in _KERNEL_IMPORTS)
+    ]
+    return content_key(kernel_sources, machine_fingerprint(target))
 
 
 def run_warm_up(config: WarmUpConfig) -> None:
     """Compile all kernels of the CPU, in as many processes as the settings say, with a progress
     bar.
     """
-    _run(all_tasks(), config.workers)
+    _run_with_bar(all_tasks(), config.workers)
 
 
 def compile_first(
@@ -369,7 +376,7 @@ def compile_first(
             f"compiling for this machine, once: {len(names)} groups of kernels (teal warm-up "
             "compiles all of them in advance)"
         )
-        _run(names, 0)
+        _run_with_bar(names, 0)
 
 
 def compile_all_first(notify: Callable[[str], None]) -> None:
@@ -388,7 +395,7 @@ def compile_all_first(notify: Callable[[str], None]) -> None:
         )
 
 
-def _run(names: Sequence[str], workers: int) -> None:
+def _run_with_bar(names: Sequence[str], workers: int) -> None:
     """Run the tasks ``names`` in ``workers`` processes (0: one per core), with a progress bar."""
     with progress_bar(total=len(names), desc="compiling", unit="part") as bar:
         for name in warm_up(names, workers=workers):
@@ -417,12 +424,13 @@ def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
 def _describe(calibration: Calibration) -> str:
     """Return lines of text: how near the choices are to the fastest engine, and the file."""
     num_networks = len({case.network for case in calibration.cases})
-    before, after = (
+    share_before, share_after = (
         percent(share_near_fastest(ratios)) for ratios in (calibration.before, calibration.after)
     )
     measured = (
         f"{len(calibration.cases)} programs on {num_networks} networks: the chosen engine is "
-        f"within {NEAR:g} times\nof the fastest in {before} of them without factors, in {after} "
+        f"within {NEAR:g} times\nof the fastest in {share_before} of them without "
+        f"factors, in {share_after} "
         "with factors fitted on other networks"
     )
     if calibration.path is None:

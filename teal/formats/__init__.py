@@ -80,8 +80,8 @@ def _split_inner_name(text: Any) -> tuple[Any, str]:
     """
     if not isinstance(text, str | Path) or "#" not in str(text) or Path(text).is_file():
         return text, ""
-    file, _, inside = str(text).rpartition("#")
-    return file, inside
+    file, _, part_name = str(text).rpartition("#")
+    return file, part_name
 
 
 def load_topology(
@@ -119,11 +119,11 @@ def load_topology(
         topology = load_topology(text, PENDING_CAPACITY, "", bidirectional, routers)
         return inventory.with_inventory(Path(attributes), topology, default_capacity)
     # Read the network, add reverse links, and rename its nodes.
-    text, inside = _split_inner_name(text)
-    names = dataclasses.replace(parse_attributes(attributes), inside=inside)
-    topology = _load_topology(text, default_capacity, names)
+    text, part_name = _split_inner_name(text)
+    attribute_names = dataclasses.replace(parse_attributes(attributes), inside=part_name)
+    topology = _load_topology(text, default_capacity, attribute_names)
     topology = topology.bidirectional() if bidirectional else topology
-    return topology if routers is None else read_routers(Path(routers)).applied(topology)
+    return topology if routers is None else read_routers(Path(routers)).apply_to(topology)
 
 
 class FileSettings(Protocol):
@@ -183,51 +183,53 @@ def topology_from(topology: Any, settings: FileSettings) -> Topology:
     return load_topology(topology, *options, settings.routers)
 
 
-def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
+def _load_topology(
+    source: Any, default_capacity: float | None, attribute_names: Attributes
+) -> Topology:
     """Load a network from a frame or graph, a name, or a file.
 
     Args:
-        text: a pandas frame of links, a networkx graph, or the name of a network or file.
+        source: a pandas frame of links, a networkx graph, or the name of a network or file.
         default_capacity: Gbit/s of links without a capacity; None refuses them.
-        names: names of the link attributes, and the part of a file to read.
+        attribute_names: names of the link attributes, and the part of a file to read.
 
     Raises:
         InputError: an unknown file or name, or invalid content.
     """
     # Objects.
-    if hasattr(text, "columns"):
-        return link_tables.topology_from_link_frame(text, default_capacity, names)
-    if not isinstance(text, str | Path):
-        if not (hasattr(text, "nodes") and hasattr(text, "edges")):
+    if hasattr(source, "columns"):
+        return link_tables.topology_from_link_frame(source, default_capacity, attribute_names)
+    if not isinstance(source, str | Path):
+        if not (hasattr(source, "nodes") and hasattr(source, "edges")):
             raise InputError(
                 "topology",
                 "",
                 "a file, a name, a networkx graph or a pandas frame",
-                type(text).__name__,
+                type(source).__name__,
             )
-        return topology_from_graph(text, default_capacity, names)
+        return topology_from_graph(source, default_capacity, attribute_names)
     # Names of networks.
-    text = str(text)
-    if is_named(text):
-        require_attributes(names, (), text)
-    if text.startswith(topohub_names.PREFIX):
-        return topohub_names.load_topohub(text)
-    if text.lower() in BUILT_IN:
-        return read_node_link(packaged(BUILT_IN[text.lower()]))
+    source = str(source)
+    if is_named(source):
+        require_attributes(attribute_names, (), source)
+    if source.startswith(topohub_names.PREFIX):
+        return topohub_names.load_topohub(source)
+    if source.lower() in BUILT_IN:
+        return read_node_link(packaged(BUILT_IN[source.lower()]))
     # Files.
-    path = Path(text).expanduser()
-    check_topology_name(text)
+    path = Path(source).expanduser()
+    check_topology_name(source)
     file_format = topology_format(path)
     if file_format is None:
         # Software that writes such files may have an export that Teal reads.
         hint = conversion_advice(path)
         raise InputError.invalid(
-            text,
+            source,
             "topology",
             f"unknown kind of file ({path.suffix or 'no suffix'})",
             f"{hint + '; ' if hint else ''}use {_expected_topology()}",
         )
-    return file_format.topology(path, default_capacity, names)
+    return file_format.topology(path, default_capacity, attribute_names)
 
 
 def load_traffic(
@@ -288,6 +290,7 @@ def _load_named_traffic(
             f"{text} has no classes, but {','.join(class_order)} orders classes",
             "give the fraction of each class as NAME=FRACTION",
         )
+    # Traffic of SNDlib is a folder or a tar archive.
     is_archive = path.is_dir() or (
         path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()
     )

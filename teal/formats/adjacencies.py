@@ -74,7 +74,7 @@ class LinkStates:
     no_transit: set[str] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
 
-    def note_count(self, names: Iterable[str], sentence: str) -> None:
+    def note_names(self, names: Iterable[str], sentence: str) -> None:
         """Add the note ``SENTENCE: NAMES.``, unless there are no names."""
         distinct = list(dict.fromkeys(names))
         if distinct:
@@ -95,7 +95,12 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
     # Links between routers, stated by both ends.
     between_routers = _expand_networks(states)
     if not between_routers:
-        raise InputError.invalid(str(path), "", "the database has no adjacency of two routers")
+        raise InputError.invalid(
+            str(path),
+            "",
+            "the database has no adjacency of two routers",
+            "export the database of a network with at least two adjacent routers",
+        )
     links = _two_way_links(_merge_statements(between_routers, states), states)
     nodes = dict.fromkeys(
         name for adjacency in between_routers for name in (adjacency.source, adjacency.target)
@@ -107,9 +112,9 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
             f"{num_without_delay:,} of {len(links):,} adjacencies have no delay in the database: "
             "their latency is read as 1 ms."
         )
-    unused = [adjacency for adjacency in links if adjacency.metric >= MAX_WIDE_METRIC]
-    states.note_count(
-        (f"{adjacency.source} -> {adjacency.target}" for adjacency in unused),
+    excluded_links = [adjacency for adjacency in links if adjacency.metric >= MAX_WIDE_METRIC]
+    states.note_names(
+        (f"{adjacency.source} -> {adjacency.target}" for adjacency in excluded_links),
         (
             f"{WARNING}links of the metric 2^24 - 1, which shortest paths do not use (RFC 5305), "
             "read as out of service"
@@ -152,34 +157,36 @@ def _expand_networks(states: LinkStates) -> list[Adjacency]:
         states: adjacencies between routers and broadcast networks; its notes are extended.
     """
     # Ordered set of the routers on each broadcast network.
-    members: dict[str, dict[str, None]] = {}
+    routers_of_network: dict[str, dict[str, None]] = {}
     for adjacency in states.adjacencies:
         if adjacency.source in states.networks:
-            members.setdefault(adjacency.source, {})[adjacency.target] = None
+            routers_of_network.setdefault(adjacency.source, {})[adjacency.target] = None
     # Replace each adjacency to a network by adjacencies to its other routers; these share an
     # interface, which gets the name of the network.
-    expanded: list[Adjacency] = []
+    router_adjacencies: list[Adjacency] = []
     for adjacency in states.adjacencies:
         if adjacency.source in states.networks:
             continue
         if adjacency.target not in states.networks:
-            expanded.append(adjacency)
+            router_adjacencies.append(adjacency)
             continue
         neighbours = [
-            name for name in members.get(adjacency.target, {}) if name != adjacency.source
+            name
+            for name in routers_of_network.get(adjacency.target, {})
+            if name != adjacency.source
         ]
-        expanded += [
+        router_adjacencies += [
             adjacency._replace(target=name, interface=adjacency.target) for name in neighbours
         ]
     # Note networks whose links share an interface.
-    for network, routers in members.items():
+    for network, routers in routers_of_network.items():
         if len(routers) >= _MIN_LAN_ROUTERS:
             states.notes.append(
                 f"{WARNING}the {len(routers)} routers of the broadcast network {network} are "
                 "connected in pairs: each router's links share one interface, whose load is their "
                 "sum."
             )
-    return expanded
+    return router_adjacencies
 
 
 def _merge_statements(adjacencies: list[Adjacency], states: LinkStates) -> list[Adjacency]:
@@ -200,7 +207,7 @@ def _merge_statements(adjacencies: list[Adjacency], states: LinkStates) -> list[
         by_interface.setdefault(adjacency.interface, []).append(adjacency)
     # For each pair of routers, merge the statements about each interface.
     links: list[Adjacency] = []
-    ambiguous: list[str] = []
+    ambiguous_pairs: list[str] = []
     for (source, target), by_interface in by_ends.items():
         # Groups of statements: without an interface, over broadcast networks, and over interfaces.
         without_interface = by_interface.pop("", [])
@@ -218,13 +225,14 @@ def _merge_statements(adjacencies: list[Adjacency], states: LinkStates) -> list[
             # Two statements of equal rank may be about parallel links.
             ranks = [adjacency.rank for adjacency in without_interface]
             if len(set(ranks)) < len(ranks):
-                ambiguous.append(f"{source} -> {target}")
+                ambiguous_pairs.append(f"{source} -> {target}")
             over_interfaces = [without_interface]
+        # One link for each interface, and one for each broadcast network of a single level.
         links += [
             _merge(statements) for statements in [*over_interfaces, *_select_level(over_networks)]
         ]
-    states.note_count(
-        ambiguous,
+    states.note_names(
+        ambiguous_pairs,
         f"{WARNING}repeated adjacencies without an address or number of the interface, each read "
         "as one link",
     )
@@ -266,11 +274,11 @@ def _merge(statements: list[Adjacency]) -> Adjacency:
 def _two_way_links(links: list[Adjacency], states: LinkStates) -> list[Adjacency]:
     """Return the links whose reverse link exists, and note the others, which routers ignore."""
     ends = {(adjacency.source, adjacency.target) for adjacency in links}
-    one_way = sorted(pair for pair in ends if pair[::-1] not in ends)
-    if one_way:
-        a, b = one_way[0]
+    one_way_pairs = sorted(pair for pair in ends if pair[::-1] not in ends)
+    if one_way_pairs:
+        a, b = one_way_pairs[0]
         states.notes.append(
-            f"{len(one_way)} adjacencies are stated by one end only, such as {a} -> {b}; routers "
-            "ignore them."
+            f"{len(one_way_pairs)} adjacencies are stated by one end only, such as {a} -> {b}; "
+            "routers ignore them."
         )
     return [adjacency for adjacency in links if (adjacency.target, adjacency.source) in ends]

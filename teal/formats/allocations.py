@@ -102,7 +102,7 @@ def write_allocation(
 def _used_path_columns(
     topology: Topology,
     paths: PathSet,
-    demand: FloatArray,
+    demand_gbps: FloatArray,
     splits: FloatArray,
     weights: npt.NDArray[np.integer] | None,
     classes: DemandClasses | None,
@@ -112,19 +112,19 @@ def _used_path_columns(
     Args:
         topology: network with the names.
         paths: candidate paths, (D, K).
-        demand: (D,) Gbit/s.
+        demand_gbps: (D,) Gbit/s.
         splits: (D, K) fraction of each demand on each path.
         weights: (D, K) integer weights of split tables; None for none.
         classes: classes of the demands; None for none.
     """
     import pyarrow as pa
 
-    demand_index, k = np.nonzero((splits > 0) & (demand > 0)[:, None] & paths.mask)
-    columns = _path_columns(topology, paths, demand_index, k)
-    columns["split"] = pa.array(splits[demand_index, k])
-    columns["flow"] = pa.array(splits[demand_index, k] * demand[demand_index])
+    demand_index, path_index = np.nonzero((splits > 0) & (demand_gbps > 0)[:, None] & paths.mask)
+    columns = _path_columns(topology, paths, demand_index, path_index)
+    columns["split"] = pa.array(splits[demand_index, path_index])
+    columns["flow"] = pa.array(splits[demand_index, path_index] * demand_gbps[demand_index])
     if weights is not None:
-        columns["weight"] = pa.array(weights[demand_index, k])
+        columns["weight"] = pa.array(weights[demand_index, path_index])
     if classes is not None:
         columns["class"] = pa.array(np.array(classes.names)[classes.of_demand[demand_index]])
     return columns
@@ -138,7 +138,7 @@ def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
 def _demands_by_router(
     topology: Topology,
     paths: PathSet,
-    demand: FloatArray,
+    demand_gbps: FloatArray,
     splits: FloatArray,
     weights: npt.NDArray[np.integer] | None,
     classes: DemandClasses | None,
@@ -151,7 +151,7 @@ def _demands_by_router(
     Args:
         topology: network with the names.
         paths: candidate paths, (D, K).
-        demand: (D,) Gbit/s.
+        demand_gbps: (D,) Gbit/s.
         splits: (D, K) fraction of each demand on each path.
         weights: (D, K) integer weights of split tables; None for none.
         classes: classes of the demands; None for none.
@@ -160,7 +160,7 @@ def _demands_by_router(
     # Arrays (E,) and (N,) of names, for indexing by arrays of links and nodes.
     link_names = np.array(topology.link_names(), dtype=object)
     node_names = np.array(names, dtype=object)
-    has_demand = demand > 0
+    has_demand = demand_gbps > 0
     # (D, K) whether a path has traffic.
     is_used = (splits > 0) & has_demand[:, None] & paths.mask
     # (D,) class name of each demand; None without classes.
@@ -169,23 +169,24 @@ def _demands_by_router(
     )
     # Group the demands above 0 by source.  They are sorted by source already unless there are
     # classes; the stable sort keeps higher classes first.
-    by_source = np.argsort(paths.pairs[:, 0], kind="stable")
-    by_source = by_source[has_demand[by_source]]
-    source = paths.pairs[by_source, 0]
-    first_rows = np.flatnonzero(np.diff(source, prepend=-1))
-    for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
-        # Used paths of the router's demands: position of the demand in `demands`, and path k.
-        demands = by_source[start:end]
-        position, k = np.nonzero(is_used[demands])
-        path_links = links_along(topology, paths, demands[position], k)
-        split = splits[demands[position], k]
-        flow = split * demand[demands[position]]
+    demand_order = np.argsort(paths.pairs[:, 0], kind="stable")
+    demand_order = demand_order[has_demand[demand_order]]
+    source = paths.pairs[demand_order, 0]
+    group_starts = np.flatnonzero(np.diff(source, prepend=-1))
+    for start, end in itertools.pairwise([*group_starts.tolist(), len(source)]):
+        # Used paths of this router: the position of each path's demand among the demands of the
+        # router, and the index of the path among the K paths of its demand.
+        router_demands = demand_order[start:end]
+        demand_positions, path_index = np.nonzero(is_used[router_demands])
+        path_links = links_along(topology, paths, router_demands[demand_positions], path_index)
+        path_splits = splits[router_demands[demand_positions], path_index]
+        path_flows = path_splits * demand_gbps[router_demands[demand_positions]]
         # Group the entries of the paths by demand.
-        entries = _path_entries(path_links, node_names, link_names, split, flow)
-        entries_of_demand: list[list[dict[str, Any]]] = [[] for _ in demands]
-        for i, demand_position in enumerate(position.tolist()):
+        entries = _path_entries(path_links, node_names, link_names, path_splits, path_flows)
+        entries_of_demand: list[list[dict[str, Any]]] = [[] for _ in router_demands]
+        for i, demand_position in enumerate(demand_positions.tolist()):
             if weights is not None:
-                entries[i]["weight"] = int(weights[demands[demand_position], k[i]])
+                entries[i]["weight"] = int(weights[router_demands[demand_position], path_index[i]])
             entries_of_demand[demand_position].append(entries[i])
         # One entry for each demand.
         demand_entries = [
@@ -193,9 +194,9 @@ def _demands_by_router(
                 names[target], rate, None if class_names is None else class_names[d], path_entries
             )
             for d, target, rate, path_entries in zip(
-                demands.tolist(),
-                paths.pairs[demands, 1].tolist(),
-                demand[demands].tolist(),
+                router_demands.tolist(),
+                paths.pairs[router_demands, 1].tolist(),
+                demand_gbps[router_demands].tolist(),
                 entries_of_demand,
                 strict=True,
             )
@@ -267,11 +268,15 @@ def read_allocation(file: Path) -> dict[str, Any]:
         raise InputError.invalid(
             str(file), "", f"the allocation cannot be read: {error}", f"use {_EXPECTED}"
         ) from None
-    allocation = dict(_required(dict, document, str(file), ""))
-    return _from_service(allocation, str(file)) if "allocations" in allocation else allocation
+    allocation = dict(_require_type(dict, document, str(file), ""))
+    return (
+        _convert_service_response(allocation, str(file))
+        if "allocations" in allocation
+        else allocation
+    )
 
 
-def _from_service(response: dict[str, Any], where: str) -> dict[str, Any]:
+def _convert_service_response(response: dict[str, Any], where: str) -> dict[str, Any]:
     """Convert a response of ``teal serve`` to one matrix to the format of an allocation file.
 
     Links are named instead of numbered, demands are grouped by ingress router, and integer weights
@@ -284,7 +289,7 @@ def _from_service(response: dict[str, Any], where: str) -> dict[str, Any]:
     Raises:
         InputError: several matrices, arrays instead of names, or another format.
     """
-    allocations = _member(list, response, "allocations", where)
+    allocations = _typed_member(list, response, "allocations", where)
     if len(allocations) != 1:
         raise InputError.invalid(
             where,
@@ -292,21 +297,25 @@ def _from_service(response: dict[str, Any], where: str) -> dict[str, Any]:
             f"the response has {len(allocations)} matrices instead of one",
             "request one matrix",
         )
-    if "demands" not in _required(dict, allocations[0], where, "allocations"):
+    if "demands" not in _require_type(dict, allocations[0], where, "allocations"):
         raise InputError.invalid(
-            where, "form", "the response has arrays instead of names", "request the form named"
+            where,
+            "form",
+            "the response has arrays instead of names",
+            'request it with "form": "named"',
         )
     # Names of the links, by index.
-    link_names = _link_names(_member(list, allocations[0], "utilisation", where), where)
+    link_names = _link_names(_typed_member(list, allocations[0], "utilisation", where), where)
     # Demands by ingress router.
     routers: dict[str, list[dict[str, Any]]] = {}
-    for demand in _member(list, allocations[0], "demands", where):
-        source = _member(str, demand, "source", where)
+    for demand in _typed_member(list, allocations[0], "demands", where):
+        source = _typed_member(str, demand, "source", where)
         rate, admitted = (
             amount_of(demand.get(name), where, name) for name in ("demand", "admitted")
         )
         response_paths = [
-            _required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)
+            _require_type(dict, path, where, "paths")
+            for path in _typed_member(list, demand, "paths", where)
         ]
         # Split ratios, from integer weights if there are any; an invalid link index becomes a name
         # that no link has, so that the error names it later.
@@ -318,7 +327,7 @@ def _from_service(response: dict[str, Any], where: str) -> dict[str, Any]:
             split = amount_of(path["weight"] if total_weight else path.get("split"), where, "split")
             if total_weight:
                 split *= (admitted / rate if rate > 0 else 1.0) / total_weight
-            link_indices = _member(list, path, "links", where)
+            link_indices = _typed_member(list, path, "links", where)
             names = [
                 link_names[index] if index in range(len(link_names)) else repr(index)
                 for index in link_indices
@@ -330,17 +339,18 @@ def _from_service(response: dict[str, Any], where: str) -> dict[str, Any]:
     return {"unit": "Gbit/s", "figures": {}, "routers": routers}
 
 
-def _link_names(links: list[Any], where: str) -> list[str]:
+def _link_names(link_objects: list[Any], where: str) -> list[str]:
     """Return the names of a network's links, ``source->target`` with ``#1``, ``#2``, ... for
     parallel ones.
 
     Args:
-        links: JSON objects with node names ``source`` and ``target``, in the order of the
+        link_objects: JSON objects with node names ``source`` and ``target``, in the order of the
             network's links.
         where: name of the file, for messages.
     """
     ends = [
-        (_member(str, link, "source", where), _member(str, link, "target", where)) for link in links
+        (_typed_member(str, link, "source", where), _typed_member(str, link, "target", where))
+        for link in link_objects
     ]
     # Build a network with these ends, which names its links; capacities and latencies are 1.
     nodes = list(dict.fromkeys(itertools.chain.from_iterable(ends)))
@@ -359,9 +369,9 @@ def stored_paths(
     allocation: dict[str, Any],
     topology: Topology,
     where: str,
-    value: str = "rate",
+    value_name: str = "rate",
     *,
-    is_older: bool = False,
+    skips_unknown: bool = False,
 ) -> dict[Demand, PathValues]:
     """Return the paths of each demand in a parsed allocation file, with the rate or split ratio of
     each path.
@@ -370,9 +380,9 @@ def stored_paths(
         allocation: the parsed file.
         topology: the network.
         where: name of the file, for messages.
-        value: ``rate``, Gbit/s, or ``split``, fraction of the demand.
-        is_older: whether the file may be of an older state of the network, so that unknown nodes
-            and links are skipped; otherwise they are errors.
+        value_name: ``rate``, Gbit/s, or ``split``, fraction of the demand.
+        skips_unknown: whether to skip unknown nodes and links, as in a file of an older state of
+            the network; otherwise they are errors.
 
     Returns:
         By demand (source index, target index, class name): by path (tuple of link indices): value.
@@ -384,23 +394,24 @@ def stored_paths(
     link_index = {name: link for link, name in enumerate(topology.link_names())}
     node_index = topology.node_index()
     paths_of_demand = dict[Demand, PathValues]()
-    for router, entries in _required(dict, allocation.get("routers"), where, "routers").items():
-        for entry in _required(list, entries, where, router):
+    for router, entries in _require_type(dict, allocation.get("routers"), where, "routers").items():
+        for entry in _require_type(list, entries, where, router):
             # Source, target and class of the demand; -1 for an unknown node.
-            target = _member(str, entry, "target", f"{where}, {router}")
+            target = _typed_member(str, entry, "target", f"{where}, {router}")
             location = f"{where}, {router} to {target}"
-            class_name = _member(str, {"class": "", **entry}, "class", location)
+            class_name = _typed_member(str, {"class": "", **entry}, "class", location)
             demand = node_index.get(router, -1), node_index.get(target, -1), class_name
-            paths = _member(list, entry, "paths", location)
+            paths = _typed_member(list, entry, "paths", location)
+            # Store the paths of a demand whose two nodes are known.
             if min(demand[:2]) >= 0:
                 if demand in paths_of_demand:
                     raise InputError.invalid(
                         location, class_name, "the demand has two entries", "remove one"
                     )
                 paths_of_demand[demand] = _path_values(
-                    paths, link_index, topology, demand, location, value, is_older
+                    paths, link_index, topology, demand, location, value_name, skips_unknown
                 )
-            elif not is_older:
+            elif not skips_unknown:
                 unknown = router if demand[0] < 0 else target
                 raise InputError(location, "routers", f"nodes of {topology.name}", repr(unknown))
     return paths_of_demand
@@ -412,8 +423,8 @@ def _path_values(
     topology: Topology,
     demand: Demand,
     where: str,
-    value: str,
-    is_older: bool,
+    value_name: str,
+    skips_unknown: bool,
 ) -> PathValues:
     """Return the paths of one demand, as tuples of link indices, with the value of each.
 
@@ -423,8 +434,8 @@ def _path_values(
         topology: the network.
         demand: the demand, whose source and target each path must connect.
         where: file and demand, for messages.
-        value: member of an entry to return: ``rate`` (Gbit/s) or ``split``.
-        is_older: whether to skip paths over unknown links instead of refusing them.
+        value_name: member of an entry to return: ``rate`` (Gbit/s) or ``split``.
+        skips_unknown: whether to skip paths over unknown links instead of refusing them.
 
     Raises:
         InputError: an unknown link, links that are not a path of the demand, a value that is not a
@@ -432,9 +443,10 @@ def _path_values(
     """
     values = PathValues()
     for path in path_entries:
-        names = [str(name) for name in _member(list, path, "links", where)]
+        names = [str(name) for name in _typed_member(list, path, "links", where)]
+        # Link indices along the path; -1 for an unknown link.
         links = tuple(link_index.get(name, -1) for name in names)
-        if -1 in links and is_older:
+        if -1 in links and skips_unknown:
             continue
         if -1 in links:
             unknown = names[links.index(-1)]
@@ -444,18 +456,20 @@ def _path_values(
             raise InputError.invalid(
                 where, "paths", f"the path {', '.join(names)} has two entries", "remove one"
             )
-        values[links] = amount_of(path.get(value), where, value)
+        values[links] = amount_of(path.get(value_name), where, value_name)
     return values
 
 
-def _member(expected_type: type, record: Any, name: str, where: str) -> Any:
+def _typed_member(expected_type: type, record: Any, name: str, where: str) -> Any:
     """Return the member ``name`` of a JSON object; raise InputError unless ``record`` is an object
     and the member has the expected type.
     """
-    return _required(expected_type, _required(dict, record, where, "").get(name), where, name)
+    return _require_type(
+        expected_type, _require_type(dict, record, where, "").get(name), where, name
+    )
 
 
-def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
+def _require_type(expected_type: type, value: Any, where: str, field: str) -> Any:
     """Return the JSON value; raise InputError unless it has the expected type."""
     if not isinstance(value, expected_type):
         actual = "none" if value is None else repr(value)[:80]
@@ -587,7 +601,7 @@ def _stored_splits(
     Raises:
         InputError: an invalid file, or demands with classes where there are none, or vice versa.
     """
-    splits_of_demand = stored_paths(allocation, topology, where, "split", is_older=True)
+    splits_of_demand = stored_paths(allocation, topology, where, "split", skips_unknown=True)
     for *_, class_name in splits_of_demand:
         if (class_name != "") != (classes is not None):
             problem = (
@@ -595,7 +609,9 @@ def _stored_splits(
                 if class_name
                 else "the traffic has classes, but the allocation has none"
             )
-            raise InputError.invalid(where, "class", problem)
+            raise InputError.invalid(
+                where, "class", problem, "use traffic and an allocation with the same classes"
+            )
     return {
         index: splits_of_demand[demand]
         for demand, index in demand_numbers(paths, classes).items()
@@ -653,7 +669,7 @@ class MatrixFile:
 
     def __init__(self, file: Path, name: str) -> None:
         self._file = file
-        self._name = name
+        self._array_column = name
         self._writer: Any = None
 
     def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
@@ -672,7 +688,7 @@ class MatrixFile:
         columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
         if shares is not None:
             flat = pa.array(np.ascontiguousarray(shares).reshape(-1))
-            columns[self._name] = pa.FixedSizeListArray.from_arrays(flat, shares[0].size)
+            columns[self._array_column] = pa.FixedSizeListArray.from_arrays(flat, shares[0].size)
         table = pa.table(columns)
         if self._writer is None:
             self._writer = pq.ParquetWriter(str(self._file), table.schema, compression="zstd")
@@ -685,7 +701,7 @@ class MatrixFile:
 
 
 def _path_columns(
-    topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
+    topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], path_index: npt.NDArray[Any]
 ) -> dict[str, Any]:
     """Return the Arrow columns source, target, k, nodes and links of R paths, by their names.
 
@@ -693,25 +709,25 @@ def _path_columns(
         topology: network with the names.
         paths: candidate paths, (D, K).
         demand_index: (R,) demand of each path.
-        k: (R,) index of each path among the K paths of its demand.
+        path_index: (R,) index of each path among the K paths of its demand.
     """
     import pyarrow as pa
 
-    names = pa.array(topology.node_names)
+    node_names = pa.array(topology.node_names)
     link_names = pa.array(topology.link_names())
     # (R, 2) source and target of each path.
     ends = paths.pairs[demand_index]
-    path_links = links_along(topology, paths, demand_index, k)
+    path_links = links_along(topology, paths, demand_index, path_index)
 
     # Arrow lists of names, one for each path: starts (R + 1,) and concatenated values.
     def list_array(starts: Int64Array, values: Any) -> Any:
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
 
     return {
-        "source": names.take(pa.array(ends[:, 0])),
-        "target": names.take(pa.array(ends[:, 1])),
-        "k": pa.array(k.astype(np.int32)),
-        "nodes": list_array(path_links.node_starts, names.take(pa.array(path_links.nodes))),
+        "source": node_names.take(pa.array(ends[:, 0])),
+        "target": node_names.take(pa.array(ends[:, 1])),
+        "k": pa.array(path_index.astype(np.int32)),
+        "nodes": list_array(path_links.node_starts, node_names.take(pa.array(path_links.nodes))),
         "links": list_array(path_links.link_starts, link_names.take(pa.array(path_links.links))),
     }
 
@@ -733,7 +749,7 @@ class PathLinks(NamedTuple):
 
 
 def links_along(
-    topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
+    topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], path_index: npt.NDArray[Any]
 ) -> PathLinks:
     """Return the nodes and links along R candidate paths, from source to target.
 
@@ -745,21 +761,22 @@ def links_along(
         topology: the network.
         paths: candidate paths, (D, K).
         demand_index: (R,) demand of each path.
-        k: (R,) index of each path among the K paths of its demand.
+        path_index: (R,) index of each path among the K paths of its demand.
     """
     # Trie node of each path, first its leaf, and number of its links.
-    trie_node = paths.leaf[demand_index, k].astype(np.int64)
-    length = paths.hops[demand_index, k].astype(np.int64)
+    trie_node = paths.leaf[demand_index, path_index].astype(np.int64)
+    num_hops = paths.hops[demand_index, path_index].astype(np.int64)
     # A path of h links has h + 1 nodes.
-    node_starts = np.concatenate([[0], np.cumsum(length + 1)])
-    link_starts = np.concatenate([[0], np.cumsum(length)])
+    node_starts = np.concatenate([[0], np.cumsum(num_hops + 1)])
+    link_starts = np.concatenate([[0], np.cumsum(num_hops)])
     path_nodes = np.empty(node_starts[-1], dtype=np.int32)
     path_links = np.empty(link_starts[-1], dtype=np.int32)
     # The first node is the source of the demand.
     path_nodes[node_starts[:-1]] = paths.pairs[demand_index, 0]
     # Where the next node and link of each path are written.
-    node_position = node_starts[:-1] + length
-    link_position = link_starts[:-1] + length - 1
+    node_position = node_starts[:-1] + num_hops
+    link_position = link_starts[:-1] + num_hops - 1
+    # Write the last missing link of each path and the node at its end, then go to the parent.
     while len(trie_node):
         path_nodes[node_position] = topology.link_target[paths.trie.link[trie_node]]
         path_links[link_position] = paths.trie.link[trie_node]

@@ -29,7 +29,7 @@ from teal.runtime.storage import parsed_json
 
 _EXPECTED = "a table (.csv, .xlsx) or a .json file"
 _SUFFIXES = (*SUFFIXES, ".json")
-_NAMES = ("source", "target", "class")
+_OWNER_COLUMNS = ("source", "target", "class")
 _COLUMNS = (
     Column("source", aliases=("from",)),
     Column("target", aliases=("to",)),
@@ -39,7 +39,7 @@ _COLUMNS = (
     Column("value", Kind.NUMBER, required=True),
 )
 # Owner of a function: names of source, target and class; "" matches any.
-_Key = tuple[str, str, str]
+_Owner = tuple[str, str, str]
 
 
 def read_bandwidth_functions(
@@ -99,7 +99,7 @@ def bandwidth_functions_of(
 
 
 def _assign_functions(
-    rows: Iterator[tuple[str, _Key, str, float, float]],
+    rows: Iterator[tuple[str, _Owner, str, float, float]],
     file: str,
     topology: Topology,
     pairs: IntArray,
@@ -121,14 +121,14 @@ def _assign_functions(
             function that is not concave; a demand without a function.
     """
     # Group the points (rate, value) by owner.
-    points: dict[_Key, list[tuple[float, float]]] = {}
-    first_location: dict[_Key, str] = {}
+    points: dict[_Owner, list[tuple[float, float]]] = {}
+    first_location: dict[_Owner, str] = {}
     measures: set[str] = set()
-    for where, key, measure, rate, value in rows:
-        _check_names(where, key, topology, classes)
+    for where, owner, measure, rate, value in rows:
+        _check_owner(where, owner, topology, classes)
         measures.add(measure)
-        first_location.setdefault(key, where)
-        points.setdefault(key, []).append((rate, value))
+        first_location.setdefault(owner, where)
+        points.setdefault(owner, []).append((rate, value))
     if not points or len(measures) > 1:
         problem = (
             "some points are by rate, others by share of the demand"
@@ -136,26 +136,36 @@ def _assign_functions(
             else "the file has no points"
         )
         raise InputError.invalid(file, "functions", problem, "give points by rate, or by share")
-    function_index = {key: i for i, key in enumerate(points)}
+    function_index = {owner: i for i, owner in enumerate(points)}
     # Validate each function here, so that an error names its line.
-    for key, key_points in points.items():
+    for owner, owner_points in points.items():
         try:
-            BandwidthFunctions.of_points([key_points], [0])
+            BandwidthFunctions.of_points([owner_points], [0])
         except InputError as error:
-            raise error.relocated(first_location[key], error.field) from None
+            raise error.relocated(first_location[owner], error.field) from None
     # Index of the function of each demand, (D,): the most specific owner that matches.
-    names = [""] * len(pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
+    class_names = (
+        [""] * len(pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
+    )
     function_of_demand = np.empty(len(pairs), dtype=np.int64)
-    for demand, ((source_node, target_node), name) in enumerate(
-        zip(pairs.tolist(), names, strict=True)
+    for demand, ((source_node, target_node), class_name) in enumerate(
+        zip(pairs.tolist(), class_names, strict=True)
     ):
         source = topology.node_names[source_node]
         target = topology.node_names[target_node]
-        keys = ((source, target, name), (source, target, ""), ("", "", name), ("", "", ""))
+        # Owners that match the demand, the most specific first.
+        candidate_owners = (
+            (source, target, class_name),
+            (source, target, ""),
+            ("", "", class_name),
+            ("", "", ""),
+        )
         # None if no owner matches the demand.
-        index = next((function_index[key] for key in keys if key in function_index), None)
+        index = next(
+            (function_index[owner] for owner in candidate_owners if owner in function_index), None
+        )
         if index is None:
-            class_text = f" of class {name}" if name else ""
+            class_text = f" of class {class_name}" if class_name else ""
             raise InputError.invalid(
                 file,
                 "functions",
@@ -168,17 +178,19 @@ def _assign_functions(
     )
 
 
-def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClasses | None) -> None:
+def _check_owner(
+    where: str, owner: _Owner, topology: Topology, classes: DemandClasses | None
+) -> None:
     """Raise InputError for an owner of a function with an unknown node or class, or with one node
     only.
 
     Args:
         where: location of the function, for messages.
-        key: names of the owner's source, target and class; "" for any.
+        owner: names of the owner's source, target and class; "" for any.
         topology: network with the node names.
         classes: classes of the demands; None for none.
     """
-    source, target, name = key
+    source, target, name = owner
     if bool(source) != bool(target):
         raise InputError.invalid(
             where,
@@ -197,7 +209,7 @@ def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClass
         raise InputError(where, "class", f"one of {', '.join(classes.names)}", repr(name))
 
 
-def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
+def _table_points(file: Path) -> Iterator[tuple[str, _Owner, str, float, float]]:
     """Yield the points of all functions in a table: location, owner (source, target, class),
     meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
     value.
@@ -209,13 +221,13 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
             expected = "rate or share, value; optional: source and target, or class"
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
         # Any numbers are accepted here; they are validated with the whole function.
-        source, target, name = map(row.text, _NAMES)
+        source, target, name = map(row.text, _OWNER_COLUMNS)
         measure = present[0]
         point = row.number(measure, minimum=-math.inf), row.number("value", minimum=-math.inf)
         yield row.where, (source, target, name), measure, *point
 
 
-def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
+def _json_points(text: str, file: str) -> Iterator[tuple[str, _Owner, str, float, float]]:
     """Yield the points of all functions in JSON text: location, owner (source, target, class),
     meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
     value.
@@ -229,7 +241,7 @@ def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, 
     yield from _object_points(functions, file)
 
 
-def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
+def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Owner, str, float, float]]:
     """Yield the points of all functions in parsed JSON: location, owner (source, target, class),
     meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
     value.
@@ -240,7 +252,7 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
         raise InputError(file, "functions", "a list of objects", type(functions).__name__)
     for index, function in enumerate(functions):
         where = f"{file}, function {index}"
-        source, target, name = (str(function.get(field, "")) for field in _NAMES)
+        source, target, class_name = (str(function.get(field, "")) for field in _OWNER_COLUMNS)
         # Points by share of the demand, or by rate.
         measure, points = (
             ("share", function["shares"])
@@ -254,7 +266,7 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
         for rate, value in points:
             yield (
                 where,
-                (source, target, name),
+                (source, target, class_name),
                 measure,
                 _number(rate, where, measure),
                 _number(value, where, "value"),

@@ -24,15 +24,15 @@ from typing import Any, NamedTuple
 
 from teal.errors import InputError
 from teal.formats.adjacencies import LEVEL_RANK, Adjacency, LinkStates, topology_of_states
-from teal.formats.parts import first_number, list_of, object_of
+from teal.formats.parts import list_of, object_of, optional_number
 from teal.network import Topology
 
 SUFFIX = ".jsonl"
 # Type code of the BGP-LS attribute.
-_LINK_STATE = 29
+_LINK_STATE_TYPE = 29
 # Types of network layer reachability information (NLRI).
-_LINKS = ("bgpls-link", 2)
-_NODES = ("bgpls-node", 1)
+_LINK_NLRI_TYPES = ("bgpls-link", 2)
+_NODE_NLRI_TYPES = ("bgpls-node", 1)
 _BITS_PER_BYTE = 8
 _GIGA = 1e9
 _US_PER_MS = 1000.0
@@ -48,13 +48,14 @@ class _Link(NamedTuple):
 
     Attributes:
         adjacency: the link.
-        is_standard: whether it is in the IPv4 topology.
-        family: "4" or "6" where it has addresses of one family only and no topology, else "".
+        is_ipv4_topology: whether it is in the IPv4 topology.
+        address_family: "4" or "6" where it has addresses of one family only and no topology; else
+            "".
     """
 
     adjacency: Adjacency
-    is_standard: bool
-    family: str
+    is_ipv4_topology: bool
+    address_family: str
 
 
 def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
@@ -76,12 +77,15 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
             document = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError.invalid(
-                str(path), f"line {line_number}", f"the line is not valid JSON: {error}"
+                str(path),
+                f"line {line_number}",
+                f"the line is not valid JSON: {error}",
+                "write one JSON object on each line",
             ) from None
         updates.location = f"line {line_number}"
         updates.read_gobgp(document)
         updates.read_exabgp(document)
-    return topology_of_states(path, updates.states(), default_capacity)
+    return topology_of_states(path, updates.link_states(), default_capacity)
 
 
 class _Updates:
@@ -105,52 +109,62 @@ class _Updates:
         self._networks: set[str] = set()
         self._overloaded: dict[str, bool] = {}
 
-    def states(self) -> LinkStates:
+    def link_states(self) -> LinkStates:
         """Return the resulting links and routers, with router names where they are known.
 
         Duplicate announcements of a link are dropped: those of other topologies than IPv4, and
         those with IPv6 addresses of a link that also has IPv4 addresses.
         """
         router_names = self._names
-        states = LinkStates(networks=self._networks)
-        states.no_transit = {
+        link_states = LinkStates(networks=self._networks)
+        link_states.no_transit = {
             router_names.get(router, router)
             for router, is_overloaded in self._overloaded.items()
             if is_overloaded
         }
         links = self._links.values()
         # (source, target) of the links in the IPv4 topology.
-        standard_ends = {
-            (link.adjacency.source, link.adjacency.target) for link in links if link.is_standard
+        ipv4_topology_ends = {
+            (link.adjacency.source, link.adjacency.target)
+            for link in links
+            if link.is_ipv4_topology
         }
-        without_capacity: list[str] = []
-        duplicates: list[str] = []
+        links_without_capacity: list[str] = []
+        ipv6_copies: list[str] = []
         # Number of links with IPv4 addresses, by ends and protocol, without an IPv6 copy so far.
-        num_ipv4_links = Counter(_link_key(link) for link in links if link.family == "4")
+        num_uncopied_ipv4_links = Counter(
+            _link_key(link) for link in links if link.address_family == "4"
+        )
         for link in links:
             # Drop duplicates: another topology's copy, or an IPv6 copy of an IPv4 link, of which
             # there are at most as many as IPv4 links.
             adjacency = link.adjacency
             ends = adjacency.source, adjacency.target
-            if not link.is_standard and ends in standard_ends:
+            if not link.is_ipv4_topology and ends in ipv4_topology_ends:
                 continue
-            if link.family == "6" and num_ipv4_links[_link_key(link)] > 0:
-                num_ipv4_links[_link_key(link)] -= 1
-                duplicates.append(
+            if link.address_family == "6" and num_uncopied_ipv4_links[_link_key(link)] > 0:
+                num_uncopied_ipv4_links[_link_key(link)] -= 1
+                ipv6_copies.append(
                     f"{router_names.get(ends[0], ends[0])} -> {router_names.get(ends[1], ends[1])}"
                 )
                 continue
             # Replace router IDs by names, and a bandwidth of 0 by none.
-            renamed = adjacency._replace(
+            named_adjacency = adjacency._replace(
                 source=router_names.get(ends[0], ends[0]), target=router_names.get(ends[1], ends[1])
             )
             if adjacency.capacity == 0:
-                without_capacity.append(f"{renamed.source} -> {renamed.target}")
-                renamed = renamed._replace(capacity=None)
-            states.adjacencies.append(renamed)
-        states.note_count(without_capacity, "Links with a bandwidth of 0, read as unknown")
-        states.note_count(duplicates, "Links with IPv6 addresses, read as copies of IPv4 links")
-        return states
+                links_without_capacity.append(
+                    f"{named_adjacency.source} -> {named_adjacency.target}"
+                )
+                named_adjacency = named_adjacency._replace(capacity=None)
+            link_states.adjacencies.append(named_adjacency)
+        link_states.note_names(
+            links_without_capacity, "Links with a bandwidth of 0, read as unknown"
+        )
+        link_states.note_names(
+            ipv6_copies, "Links with IPv6 addresses, read as copies of IPv4 links"
+        )
+        return link_states
 
     def read_gobgp(self, document: Any) -> None:
         """Store the nodes and links of a JSON document of GoBGP, which may be a list of paths or
@@ -176,33 +190,35 @@ class _Updates:
         """
         # Link-state attributes.
         attributes = list_of(path.get("attrs"), self.where, f"{self.location}: attrs")
-        link_attributes = [
+        link_state_attributes = [
             attribute
             for attribute in attributes
-            if isinstance(attribute, dict) and attribute.get("type") == _LINK_STATE
+            if isinstance(attribute, dict) and attribute.get("type") == _LINK_STATE_TYPE
         ]
-        is_withdrawn = bool(_value(path, "withdrawal", "iswithdraw"))
+        is_withdrawn = bool(_value_of_key(path, "withdrawal", "iswithdraw"))
         # Without a remote end it is a node, or a prefix, which is ignored.
-        local = self._gobgp_router(nlri["local_node_desc"])
+        local_end = self._gobgp_router(nlri["local_node_desc"])
         if "remote_node_desc" not in nlri:
-            node = _attribute_part(link_attributes, "node")
+            node_part = _attribute_part(link_state_attributes, "node")
             if "prefix_desc" not in nlri:
-                self._update_node(local, _value(node, "name"), _value(node, "flags"))
+                self._update_node(
+                    local_end, _value_of_key(node_part, "name"), _value_of_key(node_part, "flags")
+                )
             return
         # A link.
-        ends = local, self._gobgp_router(nlri["remote_node_desc"])
-        link = _attribute_part(link_attributes, "link")
+        ends = local_end, self._gobgp_router(nlri["remote_node_desc"])
+        link_part = _attribute_part(link_state_attributes, "link")
         self._update_link(
             ends,
             nlri.get("link_desc"),
             nlri,
             is_withdrawn,
             {
-                "metric": _value(link, "igpmetric"),
-                "bandwidth": _value(link, "bandwidth", "maxlinkbw"),
-                "te_metric": _value(link, "defaulttemetric"),
-                "group": _value(link, "admingroup"),
-                "delay": _value(link, "unidirectionallinkdelay"),
+                "metric": _value_of_key(link_part, "igpmetric"),
+                "bandwidth": _value_of_key(link_part, "bandwidth", "maxlinkbw"),
+                "te_metric": _value_of_key(link_part, "defaulttemetric"),
+                "group": _value_of_key(link_part, "admingroup"),
+                "delay": _value_of_key(link_part, "unidirectionallinkdelay"),
             },
         )
 
@@ -212,17 +228,23 @@ class _Updates:
         update = _find_value(document, "update") or document
         if not isinstance(update, dict):
             return
-        attributes = object_of(update.get("attribute"), self.where, f"{self.location}: attribute")
-        attribute = object_of(attributes.get("bgp-ls"), self.where, f"{self.location}: bgp-ls")
+        update_attributes = object_of(
+            update.get("attribute"), self.where, f"{self.location}: attribute"
+        )
+        bgp_ls_attribute = object_of(
+            update_attributes.get("bgp-ls"), self.where, f"{self.location}: bgp-ls"
+        )
         withdrawn = {id(nlri) for nlri in _nlris(update.get("withdraw"))}
         # Nodes, whose withdrawal is ignored, and links.
         for nlri in _nlris(update):
             nlri_type = nlri["ls-nlri-type"]
-            if nlri_type in _NODES and id(nlri) not in withdrawn:
+            if nlri_type in _NODE_NLRI_TYPES and id(nlri) not in withdrawn:
                 router = self._exabgp_router(nlri.get("node-descriptors"))
-                self._update_node(router, attribute.get("node-name"), attribute.get("node-flags"))
+                self._update_node(
+                    router, bgp_ls_attribute.get("node-name"), bgp_ls_attribute.get("node-flags")
+                )
             # Links, each with the attributes of the update.
-            if nlri_type in _LINKS:
+            if nlri_type in _LINK_NLRI_TYPES:
                 ends = (
                     self._exabgp_router(nlri.get("local-node-descriptors")),
                     self._exabgp_router(nlri.get("remote-node-descriptors")),
@@ -233,10 +255,10 @@ class _Updates:
                     nlri,
                     id(nlri) in withdrawn,
                     {
-                        "metric": attribute.get("igp-metric"),
-                        "bandwidth": attribute.get("maximum-link-bandwidth"),
-                        "te_metric": attribute.get("te-metric"),
-                        "group": attribute.get("admin-group-mask"),
+                        "metric": bgp_ls_attribute.get("igp-metric"),
+                        "bandwidth": bgp_ls_attribute.get("maximum-link-bandwidth"),
+                        "te_metric": bgp_ls_attribute.get("te-metric"),
+                        "group": bgp_ls_attribute.get("admin-group-mask"),
                     },
                 )
 
@@ -251,11 +273,11 @@ class _Updates:
         if name:
             self._names[router] = str(name)
         if flags is not None:
-            bits = flags if isinstance(flags, dict) else {}
+            flag_values = flags if isinstance(flags, dict) else {}
             self._overloaded[router] = any(
                 _normalise_key(key) in ("o", "overload", "overloadbit")
                 and value not in (0, "0", False, None)
-                for key, value in bits.items()
+                for key, value in flag_values.items()
             )
 
     def _update_link(
@@ -280,8 +302,9 @@ class _Updates:
         # Key of the link: ends, interface, protocol and topologies.  A link without a topology is
         # in the IPv4 topology, as are those of the identifiers 0 (RFC 5120) and 2048.
         topologies = set(_scalars(descriptor, "multitopolog", "mtid"))
-        is_standard = not topologies or bool(topologies & {"0", "2048"})
-        protocol = str(_value(nlri, "protocolid", "protocol") or "")
+        is_ipv4_topology = not topologies or bool(topologies & {"0", "2048"})
+        protocol = str(_value_of_key(nlri, "protocolid", "protocol") or "")
+        # Interface of the source: its local number, else its first address; "" if unknown.
         interface = next(
             iter(
                 [
@@ -302,7 +325,7 @@ class _Updates:
         has_one_family = len(families) == 1 and not topologies
         self._links[key] = _Link(
             self._adjacency(ends, interface, protocol, attributes),
-            is_standard,
+            is_ipv4_topology,
             families.pop() if has_one_family else "",
         )
 
@@ -319,16 +342,20 @@ class _Updates:
                 ``group`` and optionally ``delay`` (microseconds).
         """
         # Metrics; a missing IGP metric is 1, and a TE metric of 0 is none.
-        metric = first_number(attributes["metric"], self.where, f"{self.location}: metric")
-        te_metric = first_number(attributes["te_metric"], self.where, f"{self.location}: TE metric")
+        metric = optional_number(attributes["metric"], self.where, f"{self.location}: metric")
+        te_metric = optional_number(
+            attributes["te_metric"], self.where, f"{self.location}: TE metric"
+        )
         # Delay: a number, or an object with the number as a member.
         delay = attributes.get("delay")
-        delay_us = first_number(
+        delay_us = optional_number(
             delay.get("delay") if isinstance(delay, dict) else delay,
             self.where,
             f"{self.location}: delay",
         )
-        bandwidth = first_number(attributes["bandwidth"], self.where, f"{self.location}: bandwidth")
+        bandwidth = optional_number(
+            attributes["bandwidth"], self.where, f"{self.location}: bandwidth"
+        )
         # In order: source, target, metric, interface, rank, capacity, TE metric, affinities and
         # latency.  The rank gives the protocol with the smallest number precedence.
         return Adjacency(
@@ -348,17 +375,19 @@ class _Updates:
         """
         mask = mask[0] if isinstance(mask, list) and mask else mask
         try:
-            number = int(mask, 0) if isinstance(mask, str) else int(mask or 0)
+            bit_mask = int(mask, 0) if isinstance(mask, str) else int(mask or 0)
         except (TypeError, ValueError, OverflowError):
             raise InputError(
                 self.where, self.location, "an integer as administrative group", repr(mask)[:80]
             ) from None
-        return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
+        return frozenset(f"bit{bit}" for bit in range(bit_mask.bit_length()) if bit_mask >> bit & 1)
 
     def _gobgp_router(self, descriptor: Any) -> str:
         """Return the name of the router or broadcast network in a node descriptor of GoBGP."""
-        return self._end(
-            _value(descriptor, "igprouterid") or _value(descriptor, "bgprouterid"), None, descriptor
+        return self._end_name(
+            _value_of_key(descriptor, "igprouterid") or _value_of_key(descriptor, "bgprouterid"),
+            None,
+            descriptor,
         )
 
     def _exabgp_router(self, descriptors: Any) -> str:
@@ -369,9 +398,9 @@ class _Updates:
         descriptor: dict[str, Any] = {}
         for part in parts:
             descriptor |= part if isinstance(part, dict) else {}
-        return self._end(descriptor.get("router-id"), descriptor.get("psn"), descriptors)
+        return self._end_name(descriptor.get("router-id"), descriptor.get("psn"), descriptors)
 
-    def _end(self, router: Any, pseudonode_number: Any, descriptors: Any) -> str:
+    def _end_name(self, router: Any, pseudonode_number: Any, descriptors: Any) -> str:
         """Return the name of a link's end: a router ID, or for a broadcast network the system ID of
         its router and the pseudonode number (``ID.NUMBER``), or OSPF's ID of the network.
 
@@ -385,25 +414,28 @@ class _Updates:
         """
         if not router or isinstance(router, dict | list):
             raise InputError.invalid(
-                self.where, self.location, f"no router ID in {repr(descriptors)[:80]}"
+                self.where,
+                self.location,
+                f"a node has no router ID: {repr(descriptors)[:80]}",
+                "export the node descriptors with their router IDs",
             )
         # Split the router ID from the pseudonode number; number 0 is the router itself.
-        name = str(router)
+        router_id = str(router)
         pseudonode = "" if pseudonode_number in (None, "", 0, "0", "00") else str(pseudonode_number)
         for pattern in (_PSEUDONODE, _NETWORK_ID):
-            match = pattern.fullmatch(name)
+            match = pattern.fullmatch(router_id)
             if match and not pseudonode:
-                name = match[1]
+                router_id = match[1]
                 pseudonode = "" if match[2] == "00" else match[2]
         # Record broadcast networks, which OSPF names by their router and its address.
-        if _OSPF_NETWORK.fullmatch(name):
-            self._networks.add(name)
-            return name
+        if _OSPF_NETWORK.fullmatch(router_id):
+            self._networks.add(router_id)
+            return router_id
         if not pseudonode:
-            return name
-        network = f"{name}.{pseudonode.rjust(2, '0')}"
-        self._networks.add(network)
-        return network
+            return router_id
+        network_name = f"{router_id}.{pseudonode.rjust(2, '0')}"
+        self._networks.add(network_name)
+        return network_name
 
 
 def _link_key(link: _Link) -> tuple[str, str, float]:
@@ -416,13 +448,14 @@ def _normalise_key(key: Any) -> str:
     return re.sub("[^a-z0-9]", "", str(key).lower())
 
 
-def _scalars(part: Any, *names: str) -> Iterator[str]:
+def _scalars(json_object: Any, *names: str) -> Iterator[str]:
     """Yield as text the scalar values, also nested ones, of an object's keys that contain one of
     these names.
     """
-    if not isinstance(part, dict):
+    if not isinstance(json_object, dict):
         return
-    for key, value in part.items():
+    # Versions spell keys differently, so that a part of the name is enough.
+    for key, value in json_object.items():
         if any(name in _normalise_key(key) for name in names):
             yield from _flatten(value)
 
@@ -444,18 +477,18 @@ def _attribute_part(attributes: list[dict[str, Any]], part: str) -> dict[str, An
     (``node`` or ``link``); {} if there is none.
     """
     for attribute in attributes:
-        value = _value(attribute, part)
+        value = _value_of_key(attribute, part)
         if isinstance(value, dict):
             return value
     return {}
 
 
-def _value(part: Any, *names: str) -> Any:
+def _value_of_key(json_object: Any, *names: str) -> Any:
     """Return the value of the first key with one of these names, ignoring case, underscores and
     hyphens; None if there is no such key with a non-empty value.
     """
-    if isinstance(part, dict):
-        for key, value in part.items():
+    if isinstance(json_object, dict):
+        for key, value in json_object.items():
             if _normalise_key(key) in names and value not in (None, ""):
                 return value
     return None

@@ -92,13 +92,13 @@ class CellTable:
         Raises:
             InputError: decimal points and decimal commas in a column, or ambiguous numbers only.
         """
-        by_name: dict[str, list[str]] = {}
+        column_cells: dict[str, list[str]] = {}
         for name in columns:
             column = self.column_index(name)
             if column is not None:
-                by_name[name] = self.numbers(column) if name in numeric else self.texts(column)
+                column_cells[name] = self.numbers(column) if name in numeric else self.texts(column)
         for row, (row_number, _) in enumerate(self.rows):
-            cells = {name: values[row] for name, values in by_name.items()}
+            cells = {name: values[row] for name, values in column_cells.items()}
             if any(cells.values()):
                 yield f"{self.row_word} {row_number}", cells
 
@@ -128,20 +128,20 @@ def plain_heading(name: str) -> str:
 
 def heading(name: str) -> tuple[str, str]:
     """Split a column name into the normalised name and its unit, "" for none."""
-    bracketed = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
-    if bracketed and (is_rate_unit(bracketed[2]) or is_time_unit(bracketed[2])):
-        return plain_heading(bracketed[1]), bracketed[2]
+    bracket_match = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
+    if bracket_match and (is_rate_unit(bracket_match[2]) or is_time_unit(bracket_match[2])):
+        return plain_heading(bracket_match[1]), bracket_match[2]
     plain = plain_heading(name)
-    suffixed = _SUFFIXED.fullmatch(plain)
-    if suffixed and (is_rate_unit(suffixed[2]) or is_time_unit(suffixed[2])):
-        return suffixed[1], suffixed[2]
+    suffix_match = _SUFFIXED.fullmatch(plain)
+    if suffix_match and (is_rate_unit(suffix_match[2]) or is_time_unit(suffix_match[2])):
+        return suffix_match[1], suffix_match[2]
     return plain, ""
 
 
 def bracketed_heading(name: str) -> tuple[str, str]:
     """Split a heading such as ``MTBF (s)`` into the name and the text in brackets, "" for none."""
-    bracketed = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
-    return (bracketed[1], bracketed[2]) if bracketed else (name, "")
+    bracket_match = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
+    return (bracket_match[1], bracket_match[2]) if bracket_match else (name, "")
 
 
 def cells_of_frame(frame: Any, where: str) -> CellTable:
@@ -171,7 +171,10 @@ def read_cells(
     else:
         if sheet:
             raise InputError.invalid(
-                str(path), "", f"no sheet #{sheet}, since only .xlsx files have sheets"
+                str(path),
+                "",
+                f"no sheet #{sheet}, since only .xlsx files have sheets",
+                "drop # and the text behind it",
             )
         rows, separator = _rows_of_csv(path)
     if not rows:
@@ -179,11 +182,11 @@ def read_cells(
             str(path), "", "the file is empty", "begin with a line of column names"
         )
     # Skip title rows above the header.
-    first = 0
+    header_index = 0
     if is_header is not None:
         candidates = range(min(len(rows), _MAX_TITLE_ROWS))
-        first = next((index for index in candidates if is_header(rows[index][1])), 0)
-    return CellTable(str(path), rows[first][1], rows[first + 1 :], separator)
+        header_index = next((index for index in candidates if is_header(rows[index][1])), 0)
+    return CellTable(str(path), rows[header_index][1], rows[header_index + 1 :], separator)
 
 
 def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
@@ -213,14 +216,14 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
     lines = text.splitlines(keepends=True)
     separator = separator_of(lines[0]) if lines else ","
     reader = csv.reader(lines, delimiter=separator)
-    first_line = 1
+    row_line = 1
     rows = list[tuple[int, list[str]]]()
     try:
         for row in reader:
             if row:
-                rows.append((first_line, [canonical_name(cell) for cell in row]))
+                rows.append((row_line, [canonical_name(cell) for cell in row]))
             # A quoted cell may span several lines.
-            first_line = reader.line_num + 1
+            row_line = reader.line_num + 1
     except csv.Error as error:
         raise InputError.invalid(
             str(path), f"line {reader.line_num}", f"the line is not valid CSV: {error}"

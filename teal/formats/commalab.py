@@ -47,11 +47,13 @@ def is_commalab(path: Path) -> bool:
         return False
     with path.open("rb") as stream:
         lines = stream.read(_HEADER_BYTES).split(b"\n")
-    head = lines[0].split() if len(lines[0].split()) == _HEADER_FIELDS else lines[:_HEADER_FIELDS]
+    header_words = (
+        lines[0].split() if len(lines[0].split()) == _HEADER_FIELDS else lines[:_HEADER_FIELDS]
+    )
     return (
         len(lines) > 1
-        and len(head) == _HEADER_FIELDS
-        and all(word.strip().isdigit() and int(word) > 0 for word in head)
+        and len(header_words) == _HEADER_FIELDS
+        and all(word.strip().isdigit() and int(word) > 0 for word in header_words)
     )
 
 
@@ -61,23 +63,23 @@ def read_commalab_topology(path: Path) -> Topology:
     Raises:
         InputError: an invalid file, or an error of :class:`teal.Topology`.
     """
-    nodes, arcs, demands = _read(path)
+    num_nodes, arcs, commodities = _read_numbers(path)
     capacity = arcs[:, 3]
     is_unlimited = capacity == _UNLIMITED
-    limit = _UNLIMITED_FACTOR * float(np.abs(demands[:, 2]).sum())
+    unlimited_capacity = _UNLIMITED_FACTOR * float(np.abs(commodities[:, 2]).sum())
     notes: tuple[str, ...] = ()
     if is_unlimited.any():
         notes = (
-            f"{int(is_unlimited.sum()):,} arcs without a limit (capacity -1) get {limit:g} Gbit/s, "
-            f"{_UNLIMITED_FACTOR:g} times the total demand.",
+            f"{int(is_unlimited.sum()):,} arcs without a limit (capacity -1) get "
+            f"{unlimited_capacity:g} Gbit/s, {_UNLIMITED_FACTOR:g} times the total demand.",
         )
     return network_of_costs(
         path.name,
         str(path),
-        nodes,
+        num_nodes,
         ends=arcs[:, :2],
         cost=arcs[:, 2],
-        capacity=np.where(is_unlimited, limit, capacity),
+        capacity=np.where(is_unlimited, unlimited_capacity, capacity),
         notes=notes,
     )
 
@@ -89,17 +91,17 @@ def read_commalab_traffic(path: Path, topology: Topology) -> TrafficMatrices:
         InputError: an invalid file, a number of nodes other than the network's, or an invalid
             commodity.
     """
-    nodes, _, demands = _read(path)
-    if nodes != topology.num_nodes:
+    num_nodes, _, commodities = _read_numbers(path)
+    if num_nodes != topology.num_nodes:
         expected = f"{topology.num_nodes}, the number of nodes of the network"
-        raise InputError(str(path), "nodes", expected, nodes)
-    return matrix_of(path, path.name, demands[:, :2], demands[:, 2], topology)
+        raise InputError(str(path), "nodes", expected, num_nodes)
+    return matrix_of(path, path.name, commodities[:, :2], commodities[:, 2], topology)
 
 
 def network_of_costs(
     name: str,
     where: str,
-    nodes: int,
+    num_nodes: int,
     *,
     ends: FloatArray,
     cost: FloatArray,
@@ -115,7 +117,7 @@ def network_of_costs(
     Args:
         name: name of the network.
         where: name of the file, for messages.
-        nodes: number of nodes N, which get the names 1 to N.
+        num_nodes: number of nodes N, which get the names 1 to N.
         ends: (E, 2) node numbers of each link, from 1.
         cost: (E,) cost of a Gbit/s.
         capacity: (E,) Gbit/s.
@@ -126,13 +128,18 @@ def network_of_costs(
         InputError: a number out of range, or an error of :class:`teal.Topology`.
     """
     # Validate nodes and costs.
-    if nodes > _MAX_NODES:
-        raise InputError(where, "nodes", f"at most {_MAX_NODES:,}", nodes)
-    _require_nodes(ends, nodes, where, "arc")
+    if num_nodes > _MAX_NODES:
+        raise InputError(where, "nodes", f"at most {_MAX_NODES:,}", num_nodes)
+    _require_nodes(ends, num_nodes, where, "arc")
     is_invalid = ~(np.isfinite(cost) & (cost >= 0))
     if is_invalid.any():
-        first = int(is_invalid.argmax())
-        raise InputError(where, f"arc {first + 1}: cost", "a finite cost >= 0", float(cost[first]))
+        first_invalid = int(is_invalid.argmax())
+        raise InputError(
+            where,
+            f"arc {first_invalid + 1}: cost",
+            "a finite cost >= 0",
+            float(cost[first_invalid]),
+        )
     # Drop self-loops.
     is_proper = ends[:, 0] != ends[:, 1]
     if not is_proper.all():
@@ -149,15 +156,15 @@ def network_of_costs(
     )
     return Topology(
         name=name,
-        node_names=tuple(str(number) for number in range(1, nodes + 1)),
+        node_names=tuple(str(number) for number in range(1, num_nodes + 1)),
         link_source=np.ascontiguousarray(ends[:, 0] - 1, np.int32),
         link_target=np.ascontiguousarray(ends[:, 1] - 1, np.int32),
         capacity=np.ascontiguousarray(capacity, np.float64),
         latency=np.maximum(cost, min_latency),
-        coordinates=np.full((nodes, 2), np.nan),
+        coordinates=np.full((num_nodes, 2), np.nan),
         origin=where,
         notes=("The file has costs and no latencies: a cost of 1 is read as 1 ms.", *notes),
-        no_transit=np.arange(nodes) < no_transit if no_transit else None,
+        no_transit=np.arange(num_nodes) < no_transit if no_transit else None,
         cost=np.ascontiguousarray(cost, np.float64),
     )
 
@@ -193,7 +200,9 @@ def matrix_of(
     is_proper = ends[:, 0] != ends[:, 1]
     pairs, pair_index = np.unique(ends[is_proper].astype(np.int32) - 1, axis=0, return_inverse=True)
     if not len(pairs):
-        raise InputError.invalid(where, "demands", "no demand between different nodes")
+        raise InputError.invalid(
+            where, "demands", "no demand between different nodes", "add a demand"
+        )
     rates = np.bincount(pair_index.reshape(-1), rate[is_proper]).astype(np.float64)
     return TrafficMatrices(
         name=name,
@@ -206,23 +215,25 @@ def matrix_of(
     )
 
 
-def _require_nodes(ends: FloatArray, nodes: int, where: str, kind: str) -> None:
-    """Raise InputError unless all node numbers are integers from 1 to ``nodes``.
+def _require_nodes(ends: FloatArray, num_nodes: int, where: str, kind: str) -> None:
+    """Raise InputError unless all node numbers are integers from 1 to ``num_nodes``.
 
     Args:
         ends: (n, 2) node numbers of arcs or demands.
-        nodes: number of nodes.
+        num_nodes: number of nodes.
         where: name of the file, for messages.
         kind: ``arc`` or ``demand``, for messages.
     """
-    is_invalid = ~((ends >= 1) & (ends <= nodes) & (ends == np.floor(ends))).all(1)
+    is_invalid = ~((ends >= 1) & (ends <= num_nodes) & (ends == np.floor(ends))).all(1)
     if is_invalid.any():
-        first = int(is_invalid.argmax())
-        actual = ends[first].tolist()
-        raise InputError(where, f"{kind} {first + 1}", f"node numbers from 1 to {nodes}", actual)
+        first_invalid = int(is_invalid.argmax())
+        actual = ends[first_invalid].tolist()
+        raise InputError(
+            where, f"{kind} {first_invalid + 1}", f"node numbers from 1 to {num_nodes}", actual
+        )
 
 
-def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
+def _read_numbers(path: Path) -> tuple[int, FloatArray, FloatArray]:
     """Read the numbers of a CommaLab file.
 
     Returns:
@@ -237,7 +248,10 @@ def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
         numbers = np.array(path.read_text(encoding="ascii").split(), np.float64)
     except (ValueError, UnicodeDecodeError):
         raise InputError.invalid(
-            where, "", "not a multicommodity flow problem of CommaLab: it has more than numbers"
+            where,
+            "",
+            "not a multicommodity flow problem of CommaLab: a word is not a number",
+            "remove the words, or name the file by the suffix of its format",
         ) from None
     # Header, then the arcs, then the commodities.
     num_nodes, num_arcs, num_demands = (int(number) for number in numbers[:3])

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import WARNING, InputError
-from teal.formats.link_tables import gbps, milliseconds
+from teal.formats.link_tables import parse_gbps, parse_milliseconds
 from teal.formats.numerals import plain_numbers
 from teal.formats.records import (
     Attributes,
@@ -86,10 +86,10 @@ def read_containerlab(
     }
     if len(set(names.values())) < len(names):
         raise InputError.invalid(
-            where, f"nodes: labels: {_NAME_LABEL}", "two nodes have the same label"
+            where, f"nodes: labels: {_NAME_LABEL}", "two nodes have the same label", "change one"
         )
     # Cables between routers, then links between all pairs of routers on each bridge.
-    links = _Links()
+    links = _LinkConverter()
     for index, entry in enumerate(topology["links"]):
         field = f"links[{index}]"
         links.add(_mapping(entry, where, field), names, kinds, attributes, where, field)
@@ -113,7 +113,7 @@ def read_containerlab(
 
 
 @dataclasses.dataclass
-class _Links:
+class _LinkConverter:
     """Converter of the links of a file into records, with counts for notes.
 
     Attributes:
@@ -153,7 +153,7 @@ class _Links:
             InputError: an unknown node, an invalid label, or a link between bridges.
         """
         # Skip links that do not connect two nodes, such as links to the host.
-        ends = _ends(link.get("endpoints", []), where, field)
+        ends = _end_nodes(link.get("endpoints", []), where, field)
         # Template variables (vars) are not read; count the links that have some.
         self.num_with_vars += _has_vars(link)
         if len(ends) != 2 or any(end in _NON_NODES and end not in kinds for end in ends):
@@ -165,7 +165,7 @@ class _Links:
         # Both directions of the cable; cables to bridges are collected by bridge.
         node_names = names[ends[0]], names[ends[1]]
         labels = _mapping(link.get("labels"), where, field)
-        directions = tuple(_records(node_names, labels, attributes, where, field))
+        directions = tuple(_directed_links(node_names, labels, attributes, where, field))
         bridges = [end for end in ends if kinds[end] in _BRIDGES]
         if len(bridges) == 2:
             raise InputError.invalid(
@@ -250,28 +250,38 @@ def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
     return str(node.get("kind") or group.get("kind") or defaults.get("kind") or "")
 
 
-def _ends(ends: Any, where: str, field: str) -> list[str]:
+def _end_nodes(endpoints: Any, where: str, field: str) -> list[str]:
     """Return the node names of a link's ends, each written ``node:interface`` or as a mapping.
 
     Args:
-        ends: YAML value of the link's ``endpoints``.
+        endpoints: YAML value of the link's ``endpoints``.
         where: name of the file, for messages.
         field: the link, for messages.
 
     Raises:
         InputError: another value.
     """
-    if not isinstance(ends, list) or not all(isinstance(end, str | dict) for end in ends):
+    if not isinstance(endpoints, list) or not all(isinstance(end, str | dict) for end in endpoints):
         raise InputError(
-            where, f"{field}: endpoints", "a list of node:interface", f"a {type(ends).__name__}"
+            where,
+            f"{field}: endpoints",
+            "a list of node:interface",
+            f"a {type(endpoints).__name__}",
         )
-    nodes = [end.split(":")[0] if isinstance(end, str) else end.get("node", "") for end in ends]
+    nodes = [
+        end.split(":")[0] if isinstance(end, str) else end.get("node", "") for end in endpoints
+    ]
     if not all(isinstance(node, str) for node in nodes):
-        raise InputError.invalid(where, f"{field}: endpoints: node", "the name is not a text")
+        raise InputError.invalid(
+            where,
+            f"{field}: endpoints: node",
+            "the name of the node is not a text",
+            "name a node of the file",
+        )
     return nodes
 
 
-def _records(
+def _directed_links(
     ends: tuple[str, str], labels: dict[str, Any], attributes: Attributes, where: str, field: str
 ) -> Iterator[LinkRecord]:
     """Yield the directed links of a cable: both directions, or one with the label ``one-way``.
@@ -288,7 +298,7 @@ def _records(
     """
 
     # A label of the reverse direction defaults to that of the forward one.
-    def text(name: str, prefix: str) -> str:
+    def label_text(name: str, prefix: str) -> str:
         label = labels.get(prefix + name, labels.get(name, ""))
         if not isinstance(label, str):
             raise InputError(
@@ -296,49 +306,49 @@ def _records(
             )
         return label
 
-    def value(name: str, prefix: str) -> float | None:
-        cell = text(name, prefix)
+    def label_number(name: str, prefix: str) -> float | None:
+        cell = label_text(name, prefix)
         return number(cell, where, f"{field}: {name}") if cell else None
 
     # The forward direction, then the reverse one unless the label one-way excludes it.
     for prefix, (source, target) in (("", ends), (_REVERSE_PREFIX, ends[::-1])):
-        if prefix and text(_ONE_WAY_LABEL, "").lower() in ("true", "yes"):
+        if prefix and label_text(_ONE_WAY_LABEL, "").lower() in ("true", "yes"):
             return
         # Capacity in Gbit/s; a capacity of 0 means that the link has failed.
         name = attributes.capacity
-        (capacity_text,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
-        capacity = gbps(capacity_text, attributes.capacity_unit, where, f"{field}: {name}")
+        (capacity_text,) = plain_numbers([label_text(name, prefix)], where, f"{field}: {name}")
+        capacity = parse_gbps(capacity_text, attributes.capacity_unit, where, f"{field}: {name}")
         # In order: source, target, capacity, latency, location, names of labels, and metric.
         yield LinkRecord(
             source,
             target,
             capacity,
-            milliseconds(
-                text(attributes.latency, prefix), "", where, f"{field}: {attributes.latency}"
+            parse_milliseconds(
+                label_text(attributes.latency, prefix), "", where, f"{field}: {attributes.latency}"
             ),
             field,
             tuple(labels),
-            value(attributes.metric, prefix),
+            label_number(attributes.metric, prefix),
             has_failed=capacity == 0,
-            te_metric=value(attributes.te_metric, prefix),
+            te_metric=label_number(attributes.te_metric, prefix),
             affinities=affinities_of(
-                text(attributes.affinity, prefix), where, f"{field}: {attributes.affinity}"
+                label_text(attributes.affinity, prefix), where, f"{field}: {attributes.affinity}"
             ),
         )
 
 
-def _bridge_links(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[LinkRecord]:
+def _bridge_links(bridge: str, cables: list[tuple[LinkRecord, ...]]) -> Iterator[LinkRecord]:
     """Yield a directed link for each ordered pair of routers on a bridge.
 
     It has the metric of the sender's cable, the smaller capacity and the affinities of both cables.
 
     Args:
         bridge: name of the bridge.
-        links: for each cable to the bridge, its directed links.
+        cables: for each cable to the bridge, its directed links.
     """
     # Join each link into the bridge with each link out of it on another cable.
-    for first, second in itertools.permutations(links, 2):
-        for outgoing, incoming in itertools.product(first, second):
+    for first_cable, second_cable in itertools.permutations(cables, 2):
+        for outgoing, incoming in itertools.product(first_cable, second_cable):
             if outgoing.target == bridge == incoming.source:
                 # Unknown capacities do not limit the joined link.
                 capacities = [
@@ -386,17 +396,24 @@ def containerlab_text(topology: Topology) -> str:
             num_interfaces[node] += 1
             ends.append({"node": container_names[node], "interface": f"eth{num_interfaces[node]}"})
         # Labels of the first direction, and those that differ in the reverse direction.
-        forward = _labels(topology, cable[0])
-        backward = _labels(topology, cable[-1])
+        forward_labels = _labels(topology, cable[0])
+        reverse_labels = _labels(topology, cable[-1])
         differing_names = [
-            name for name in {**forward, **backward} if backward.get(name) != forward.get(name)
+            name
+            for name in {**forward_labels, **reverse_labels}
+            if reverse_labels.get(name) != forward_labels.get(name)
         ]
-        backward_labels = {
-            _REVERSE_PREFIX + name: backward.get(name, "") for name in differing_names
+        # The prefix marks labels of the reverse direction.
+        prefixed_labels = {
+            _REVERSE_PREFIX + name: reverse_labels.get(name, "") for name in differing_names
         }
-        one_way = {_ONE_WAY_LABEL: "true"} if len(cable) == 1 else {}
+        one_way_label = {_ONE_WAY_LABEL: "true"} if len(cable) == 1 else {}
         links.append(
-            {"type": "veth", "endpoints": ends, "labels": {**forward, **backward_labels, **one_way}}
+            {
+                "type": "veth",
+                "endpoints": ends,
+                "labels": {**forward_labels, **prefixed_labels, **one_way_label},
+            }
         )
     # Document with the name and the defaults.
     title = re.sub(r"[^a-zA-Z0-9_.-]", "-", topology.name) or "network"

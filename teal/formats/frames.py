@@ -75,13 +75,13 @@ def topology_from_graph(
 
 
 def traffic_from_object(
-    value: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
+    traffic_object: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
     """Build traffic matrices from a Python object; absent pairs of nodes have rate 0.
 
     Args:
-        value: a pandas frame (table, square of nodes, or times by pairs), a series over pairs, a
-            dict of pairs, or an array (N, N), (T, N, N) or (T, N (N - 1)); Gbit/s.
+        traffic_object: a pandas frame (table, square of nodes, or times by pairs), a series
+            over pairs, a dict of pairs, or an array (N, N), (T, N, N) or (T, N (N - 1)); Gbit/s.
         topology: network with the node names.
         class_order: names in the column ``class`` of a table, the highest priority first; () orders
             them by number or by name.
@@ -93,8 +93,8 @@ def traffic_from_object(
             is negative or not a number, or a repeated pair.
     """
     # Tables, which may have classes.
-    if hasattr(value, "columns") and hasattr(value, "index"):
-        frame = _levels_to_columns(value)
+    if hasattr(traffic_object, "columns") and hasattr(traffic_object, "index"):
+        frame = _levels_to_columns(traffic_object)
         if is_table(frame):
             return read_frame(frame, topology, class_order, unit)
     if class_order:
@@ -105,27 +105,29 @@ def traffic_from_object(
             "give the fraction of each class as NAME=FRACTION",
         )
     # One matrix from a dict of pairs.
-    if isinstance(value, Mapping):
-        pairs = list(value)
+    if isinstance(traffic_object, Mapping):
+        pairs = list(traffic_object)
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise InputError(
                 "dict", "", 'pairs of names, such as {("a", "b"): 3.0}', repr(pairs[:1])
             )
         names = np.array(pairs, dtype=object).reshape(-1, 2)
-        rates = _parse_rates(list(value.values()), "dict")[None]
-        return _matrices(names[:, 0], names[:, 1], rates, _DEFAULT_TIMES[:1], topology, "dict")
+        rates = _parse_rates(list(traffic_object.values()), "dict")[None]
+        return _build_matrices(
+            names[:, 0], names[:, 1], rates, _DEFAULT_TIMES[:1], topology, "dict"
+        )
     # A frame without table columns, a series, or an array.
-    if hasattr(value, "columns"):
-        return _from_frame(value, topology)
-    if hasattr(value, "index") and hasattr(value, "to_numpy"):
-        _require_pairs(value.index, "series")
-        sources, targets = _level_ends(value.index, "series")
-        rates = _parse_rates(value.tolist(), "series")[None]
-        return _matrices(sources, targets, rates, _DEFAULT_TIMES[:1], topology, "series")
-    if isinstance(value, np.ndarray):
-        return _from_array(value, topology)
+    if hasattr(traffic_object, "columns"):
+        return _from_frame(traffic_object, topology)
+    if hasattr(traffic_object, "index") and hasattr(traffic_object, "to_numpy"):
+        _require_pairs(traffic_object.index, "series")
+        sources, targets = _level_ends(traffic_object.index, "series")
+        rates = _parse_rates(traffic_object.tolist(), "series")[None]
+        return _build_matrices(sources, targets, rates, _DEFAULT_TIMES[:1], topology, "series")
+    if isinstance(traffic_object, np.ndarray):
+        return _from_array(traffic_object, topology)
     expected = "a file or name, a pandas frame or series, a dict of pairs, or an array"
-    raise InputError("traffic", "", expected, type(value).__name__)
+    raise InputError("traffic", "", expected, type(traffic_object).__name__)
 
 
 def _levels_to_columns(frame: Any) -> Any:
@@ -137,6 +139,7 @@ def _levels_to_columns(frame: Any) -> Any:
     if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= column_names:
         return frame
     columns = {str(name).strip().lower() for name in frame.columns}
+    # The table needs source and target, and no level may repeat the name of a column.
     has_ends = {"source", "target"} <= columns | set(levels)
     return frame.reset_index() if has_ends and not set(levels) & columns else frame
 
@@ -153,9 +156,9 @@ def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
     Raises:
         InputError: names of the levels that contradict their order.
     """
-    first, second = (str(name).strip().lower() for name in index.names)
-    is_swapped = first in _TARGETS and second in _SOURCES
-    if not is_swapped and (first in _TARGETS or second in _SOURCES):
+    first_level, second_level = (str(name).strip().lower() for name in index.names)
+    is_swapped = first_level in _TARGETS and second_level in _SOURCES
+    if not is_swapped and (first_level in _TARGETS or second_level in _SOURCES):
         expected = "levels named source and target, or unnamed in the order source, target"
         raise InputError(where, "index", expected, f"{index.names[0]}, {index.names[1]}")
     order = (1, 0) if is_swapped else (0, 1)
@@ -187,7 +190,7 @@ def _from_array(value: FloatArray, topology: Topology) -> TrafficMatrices:
     if value.dtype.kind not in "iuf":
         raise InputError("array", "dtype", "real numbers", value.dtype)
     # (N (N - 1), 2) source and target of all pairs of different nodes.
-    ends = np.array(
+    pairs = np.array(
         [
             (source, target)
             for source in range(num_nodes)
@@ -199,13 +202,15 @@ def _from_array(value: FloatArray, topology: Topology) -> TrafficMatrices:
     array = value[None] if value.ndim == 2 and value.shape == (num_nodes, num_nodes) else value
     if array.ndim == 3 and array.shape[1:] == (num_nodes, num_nodes):
         _require_empty_diagonal(np.einsum("tnn->tn", array), "array")
-        array = array[:, ends[:, 0], ends[:, 1]]
-    if array.ndim != 2 or array.shape[1] != len(ends):
-        expected = f"({num_nodes}, {num_nodes}), (T, {num_nodes}, {num_nodes}) or (T, {len(ends)})"
+        array = array[:, pairs[:, 0], pairs[:, 1]]
+    if array.ndim != 2 or array.shape[1] != len(pairs):
+        expected = f"({num_nodes}, {num_nodes}), (T, {num_nodes}, {num_nodes}) or (T, {len(pairs)})"
         raise InputError("array", "shape", expected, value.shape)
-    names = np.array(topology.node_names, dtype=object)[ends]
+    names = np.array(topology.node_names, dtype=object)[pairs]
     times = _DEFAULT_TIMES[0] + _DEFAULT_INTERVAL * np.arange(len(array))
-    return _matrices(names[:, 0], names[:, 1], array.astype(np.float64), times, topology, "array")
+    return _build_matrices(
+        names[:, 0], names[:, 1], array.astype(np.float64), times, topology, "array"
+    )
 
 
 def _require_empty_diagonal(rates: AnyArray, where: str) -> None:
@@ -235,11 +240,13 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
     if getattr(frame.columns, "nlevels", 1) == 2:
         sources, targets = _level_ends(frame.columns, where)
         times = _parse_times(frame.index.to_series(), where)
-        return _matrices(sources, targets, _parse_rate_table(frame, where), times, topology, where)
+        return _build_matrices(
+            sources, targets, _parse_rate_table(frame, where), times, topology, where
+        )
     # A row and a column per node: some rows and columns have names of nodes.
-    index = topology.node_index()
+    node_index = topology.node_index()
     rows = [cell_text(name) for name in frame.index]
-    if set(rows) & set(index) and set(columns) & set(index):
+    if set(rows) & set(node_index) and set(columns) & set(node_index):
         return _from_square(frame, rows, columns, topology)
     expected = (
         "columns source, target, rate (and timestamp), a square of nodes, or times by pairs of "
@@ -283,16 +290,16 @@ def _from_square(
     # Flatten to one entry per pair; drop self-loops, which must be empty.
     sources = np.repeat(np.array(rows, dtype=object), len(columns))
     targets = np.tile(np.array(columns, dtype=object), len(rows))
-    flat = rates.reshape(-1)
-    _require_empty_diagonal(flat[sources == targets], where)
-    missing = np.isnan(flat) & (sources != targets)
-    if missing.any():
-        warn(f"{where}: {int(missing.sum()):,} rates are missing and are read as 0")
+    pair_rates = rates.reshape(-1)
+    _require_empty_diagonal(pair_rates[sources == targets], where)
+    is_missing = np.isnan(pair_rates) & (sources != targets)
+    if is_missing.any():
+        warn(f"{where}: {int(is_missing.sum()):,} rates are missing and are read as 0")
     is_proper = sources != targets
-    return _matrices(
+    return _build_matrices(
         sources[is_proper],
         targets[is_proper],
-        np.nan_to_num(flat, nan=0.0, posinf=np.inf)[None, is_proper],
+        np.nan_to_num(pair_rates, nan=0.0, posinf=np.inf)[None, is_proper],
         _DEFAULT_TIMES[:1],
         topology,
         where,
@@ -315,9 +322,9 @@ def _parse_times(column: Any, where: str) -> AnyArray:
     return np.floor(seconds).astype(np.int64).astype("datetime64[s]")
 
 
-def _matrices(
-    source: AnyArray,
-    target: AnyArray,
+def _build_matrices(
+    source_names: AnyArray,
+    target_names: AnyArray,
     rates: FloatArray,
     times: AnyArray,
     topology: Topology,
@@ -326,8 +333,8 @@ def _matrices(
     """Build T matrices of D demands between named nodes, sorted by pair.
 
     Args:
-        source: (D,) names of the sources.
-        target: (D,) names of the targets.
+        source_names: (D,) names of the sources.
+        target_names: (D,) names of the targets.
         rates: (T, D) Gbit/s; NaN is an error.
         times: (T,) times of the matrices.
         topology: network with the node names.
@@ -339,14 +346,14 @@ def _matrices(
     """
     # Drop self-loops whose rates are all 0: pandas creates them when it groups by categories.
     is_empty = (np.nan_to_num(rates) == 0).all(0)
-    is_loop = [str(a) == str(b) for a, b in zip(source, target, strict=True)]
+    is_loop = [str(a) == str(b) for a, b in zip(source_names, target_names, strict=True)]
     is_kept = ~(is_empty & np.array(is_loop, dtype=bool))
-    source = source[is_kept]
-    target = target[is_kept]
+    source_names = source_names[is_kept]
+    target_names = target_names[is_kept]
     rates = rates[:, is_kept]
     # Refuse rates that are negative or not finite, and other self-loops.
-    indices = _indices(source, target, topology, where)
-    is_invalid = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (indices[0] == indices[1])
+    node_indices = _node_indices(source_names, target_names, topology, where)
+    is_invalid = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (node_indices[0] == node_indices[1])
     if is_invalid.any():
         pair = int(np.flatnonzero(is_invalid)[0])
         remedy = (
@@ -357,54 +364,57 @@ def _matrices(
         raise InputError.invalid(
             where,
             "rate",
-            f"the rate from {source[pair]} to {target[pair]} is {rates[:, pair].min():g}",
+            f"the rate from {source_names[pair]} to {target_names[pair]} is "
+            f"{rates[:, pair].min():g}",
             remedy,
         )
     # Sort by source, then target.
-    codes = indices[0] * topology.num_nodes + indices[1]
-    order = np.argsort(codes, kind="stable")
-    if (np.diff(codes[order]) == 0).any():
+    pair_codes = node_indices[0] * topology.num_nodes + node_indices[1]
+    pair_order = np.argsort(pair_codes, kind="stable")
+    if (np.diff(pair_codes[pair_order]) == 0).any():
         raise InputError.invalid(
             where, "", "two rates have the same source and target", "add them up"
         )
-    pairs = np.stack([indices[0][order], indices[1][order]], 1).astype(np.int32)
-    values = np.ascontiguousarray(rates[:, order])
+    # (D, 2) node indices and (T, D) rates in this order.
+    pairs = np.stack([node_indices[0][pair_order], node_indices[1][pair_order]], 1).astype(np.int32)
+    sorted_rates = np.ascontiguousarray(rates[:, pair_order])
     return TrafficMatrices(
         name="frame" if where == "data frame" else where,
         pairs=pairs,
         timestamps=times.astype("datetime64[s]"),
-        rates=ArrayRates(values),
+        rates=ArrayRates(sorted_rates),
         interval_s=usual_interval(times.astype("datetime64[s]")),
-        key=content_key(values, pairs, times.astype("datetime64[s]")),
+        key=content_key(sorted_rates, pairs, times.astype("datetime64[s]")),
         origin=where,
     )
 
 
-def _indices(
-    source: AnyArray, target: AnyArray, topology: Topology, where: str
+def _node_indices(
+    source_names: AnyArray, target_names: AnyArray, topology: Topology, where: str
 ) -> list[Int64Array]:
     """Return node indices (D,) of the sources and (D,) of the targets; raise InputError for unknown
     names.
 
     Args:
-        source: (D,) names.
-        target: (D,) names.
+        source_names: (D,) names.
+        target_names: (D,) names.
         topology: network with the node names.
         where: kind of object, for messages.
     """
-    index = topology.node_index()
+    node_index = topology.node_index()
     ends = []
-    for field, names in (("source", source), ("target", target)):
+    for field, names in (("source", source_names), ("target", target_names)):
         texts = [
             name_or_key if isinstance(name_or_key, str) else cell_text(name_or_key)
             for name_or_key in names
         ]
-        known_names = [name if name in index else canonical_name(name) for name in texts]
-        unknown = [name for name in dict.fromkeys(known_names) if name not in index]
+        # Look up the name as it is, or else in canonical Unicode form.
+        known_names = [name if name in node_index else canonical_name(name) for name in texts]
+        unknown = [name for name in dict.fromkeys(known_names) if name not in node_index]
         if unknown:
-            actual = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], index)
+            actual = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], node_index)
             raise InputError(where, field, f"nodes of {topology.name}", actual)
-        ends.append(np.array([index[name] for name in known_names], dtype=np.int64))
+        ends.append(np.array([node_index[name] for name in known_names], dtype=np.int64))
     return ends
 
 

@@ -60,19 +60,19 @@ def read_graphml(
         InputError: not GraphML, or an error of :func:`topology_from_records`.
     """
     where = str(path)
-    names = attributes or Attributes()
+    attribute_names = attributes or Attributes()
     # Gbit/s per unit of the capacity attribute.
-    unit = gbps_per_unit(names.capacity_unit or "Gbit/s", where)
+    unit_gbps = gbps_per_unit(attribute_names.capacity_unit or "Gbit/s", where)
     graph, node_names = labelled_graph(path)
     # Note a label that several nodes have.
     notes: tuple[str, ...] = ()
     label_counts = Counter(str(data.get("label", node)) for node, data in graph.nodes(data=True))
-    ((duplicate, num_occurrences),) = label_counts.most_common(1) or [("", 0)]
+    ((duplicate_label, num_occurrences),) = label_counts.most_common(1) or [("", 0)]
     if num_occurrences > 1:
         notes = (
             (
-                f"{num_occurrences} nodes have the label {duplicate!r}, so that nodes are named by "
-                "their ids."
+                f"{num_occurrences} nodes have the label {duplicate_label!r}, so that nodes are "
+                "named by their ids."
             ),
         )
     # Position (longitude, latitude) of each node, by its name.
@@ -88,10 +88,10 @@ def read_graphml(
     # One record for each edge.
     links = [data for _, _, data in graph.edges(data=True)]
     records = [
-        _record((node_names[source], node_names[target]), data, names, unit, where)
+        _record((node_names[source], node_names[target]), data, attribute_names, unit_gbps, where)
         for source, target, data in graph.edges(data=True)
     ]
-    notes += notes_on_attributes(where, links, names, _ZOO_ATTRIBUTES)
+    notes += notes_on_attributes(where, links, attribute_names, _ZOO_ATTRIBUTES)
     return topology_from_records(
         path.stem,
         where,
@@ -104,47 +104,61 @@ def read_graphml(
 
 
 def _record(
-    ends: tuple[str, str], data: dict[str, Any], names: Attributes, unit: float, where: str
+    ends: tuple[str, str],
+    edge_attributes: dict[str, Any],
+    attribute_names: Attributes,
+    unit_gbps: float,
+    where: str,
 ) -> LinkRecord:
     """Build the link record of an edge, with its capacity in Gbit/s.
 
     Args:
         ends: names of its nodes.
-        data: its attributes.
-        names: names of the attributes.
-        unit: Gbit/s per unit of the capacity attribute.
+        edge_attributes: its attributes.
+        attribute_names: names of the attributes.
+        unit_gbps: Gbit/s per unit of the capacity attribute.
         where: name of the file, for messages.
     """
     field = f"edge {ends[0]}-{ends[1]}"
 
     def value(attribute: str) -> float | None:
         return (
-            number(data[attribute], where, f"{field}: {attribute}") if attribute in data else None
+            number(edge_attributes[attribute], where, f"{field}: {attribute}")
+            if attribute in edge_attributes
+            else None
         )
 
     # The IGP does not use a link with the overload attribute, so that it is out of service, too.
-    has_failed = out_of_service(data, names.status)[0]
+    has_failed = out_of_service(edge_attributes, attribute_names.status)[0]
     is_overloaded = any(
-        is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
+        is_true(edge_attributes.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
     )
     # In order: source, target, capacity, latency, location, names of other attributes, metric, and
     # whether the link is out of service.
     return LinkRecord(
         *ends,
-        _capacity(data, names, unit, where, field),
-        value(names.latency),
+        _capacity(edge_attributes, attribute_names, unit_gbps, where, field),
+        value(attribute_names.latency),
         field,
-        tuple(map(str, data)),
-        value(names.metric),
+        tuple(map(str, edge_attributes)),
+        value(attribute_names.metric),
         has_failed or is_overloaded,
-        te_metric=value(names.te_metric),
-        affinities=affinities_of(data.get(names.affinity), where, f"{field}: {names.affinity}"),
-        cost=value(names.cost),
+        te_metric=value(attribute_names.te_metric),
+        affinities=affinities_of(
+            edge_attributes.get(attribute_names.affinity),
+            where,
+            f"{field}: {attribute_names.affinity}",
+        ),
+        cost=value(attribute_names.cost),
     )
 
 
 def _capacity(
-    data: dict[str, Any], names: Attributes, unit: float, where: str, field: str
+    edge_attributes: dict[str, Any],
+    attribute_names: Attributes,
+    unit_gbps: float,
+    where: str,
+    field: str,
 ) -> float | None:
     """Return the capacity of an edge, Gbit/s; None if the file has none.
 
@@ -152,19 +166,29 @@ def _capacity(
     ``LinkSpeed`` in ``LinkSpeedUnits``.
 
     Args:
-        data: attributes of the edge.
-        names: names of the attributes.
-        unit: Gbit/s per unit of the configured attribute.
+        edge_attributes: attributes of the edge.
+        attribute_names: names of the attributes.
+        unit_gbps: Gbit/s per unit of the configured attribute.
         where: name of the file, for messages.
         field: the edge, for messages.
     """
-    if names.capacity in data:
-        return number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
-    if "LinkSpeedRaw" in data:
-        return number(data["LinkSpeedRaw"], where, f"{field}: LinkSpeedRaw") * 1e-9
-    if "LinkSpeed" in data and str(data.get("LinkSpeedUnits", "")).upper() in _ZOO_UNITS:
-        speed = number(data["LinkSpeed"], where, f"{field}: LinkSpeed")
-        return speed * _ZOO_UNITS[str(data["LinkSpeedUnits"]).upper()]
+    if attribute_names.capacity in edge_attributes:
+        return (
+            number(
+                edge_attributes[attribute_names.capacity],
+                where,
+                f"{field}: {attribute_names.capacity}",
+            )
+            * unit_gbps
+        )
+    if "LinkSpeedRaw" in edge_attributes:
+        return number(edge_attributes["LinkSpeedRaw"], where, f"{field}: LinkSpeedRaw") * 1e-9
+    if (
+        "LinkSpeed" in edge_attributes
+        and str(edge_attributes.get("LinkSpeedUnits", "")).upper() in _ZOO_UNITS
+    ):
+        speed = number(edge_attributes["LinkSpeed"], where, f"{field}: LinkSpeed")
+        return speed * _ZOO_UNITS[str(edge_attributes["LinkSpeedUnits"]).upper()]
     return None
 
 

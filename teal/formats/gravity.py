@@ -118,6 +118,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
         )
         for row, noise in zip(rows, _noise_factors(model, noise_seed, len(pairs)), strict=False):
             cycle = _cycle_factor(row * model.interval, peak_second)
+            # Rates of matrix t: mean_d * cycle_d(t) * noise_d(t).
             rates.write(row, (mean_rates * cycle * noise)[None])
 
     # The cached rates are those of load 1, which all loads share.
@@ -151,14 +152,14 @@ def _noise_factors(model: Gravity, seed: int, num_pairs: int) -> Iterator[AnyArr
         num_pairs: number of demands, D.
     """
     rng = np.random.default_rng(seed)
-    state = rng.standard_normal(num_pairs, dtype=np.float32)
+    log_noise = rng.standard_normal(num_pairs, dtype=np.float32)
     # (D,) states z; this factor of the innovations keeps the variance of z at 1.
-    innovation = np.float32(np.sqrt(1 - model.correlation**2))
+    innovation_scale = np.float32(np.sqrt(1 - model.correlation**2))
     while True:
         # exp(s z - s^2 / 2) has mean 1.
-        yield np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
-        state = np.float32(model.correlation) * state
-        state += innovation * rng.standard_normal(num_pairs, dtype=np.float32)
+        yield np.exp(np.float32(model.noise) * log_noise - np.float32(model.noise**2 / 2))
+        log_noise = np.float32(model.correlation) * log_noise
+        log_noise += innovation_scale * rng.standard_normal(num_pairs, dtype=np.float32)
 
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
@@ -187,19 +188,19 @@ def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: Floa
 
 
 def _mean_rates(
-    rng: np.random.Generator, num_nodes: int, pairs: np.ndarray, top: float
+    rng: np.random.Generator, num_nodes: int, pairs: np.ndarray, top_fraction: float
 ) -> FloatArray:
     """Return the (D,) mean rates of the gravity model, with mean 1.
 
     The rate of pair d from node s to node t is (send_s receive_t factor_d)^p, with log-normal
     masses send and receive of the nodes and log-normal factors of the pairs.  The power p makes the
-    largest tenth of the rates a fraction ``top`` of their sum.
+    largest tenth of the rates a fraction ``top_fraction`` of their sum.
 
     Args:
         rng: generator of the random numbers (written).
         num_nodes: number of nodes, N.
         pairs: (D, 2) source and target of each demand.
-        top: fraction of the volume in the largest tenth of the demands.
+        top_fraction: fraction of the volume in the largest tenth of the demands.
     """
     # Logarithms of the masses, (N,), and of the rates for p = 1, (D,).
     log_send, log_receive = rng.standard_normal((2, num_nodes))
@@ -215,8 +216,11 @@ def _mean_rates(
         power = (low + high) / 2
         trial_rates = np.exp(power * sorted_logs)
         low, high = (
-            (power, high) if trial_rates[:num_top].sum() < top * trial_rates.sum() else (low, power)
+            (power, high)
+            if trial_rates[:num_top].sum() < top_fraction * trial_rates.sum()
+            else (low, power)
         )
+    # Rates for the power p that the bisection has found, scaled to mean 1.
     rates = np.exp(high * (log_rates - log_rates.max()))
     return rates / rates.mean()
 

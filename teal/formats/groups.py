@@ -18,7 +18,7 @@ from typing import Any
 
 from teal.errors import InputError, listed
 from teal.formats.graphml import labelled_graph
-from teal.formats.link_tables import alike
+from teal.formats.link_tables import similar_name_pairs
 from teal.formats.side_tables import (
     SOURCE,
     SUFFIXES,
@@ -68,8 +68,8 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
                 where, field, f"{topology.name} has no cable {a} - {b} ({error})"
             ) from None
     if not groups:
-        raise InputError.invalid(where, "groups", "the file has no groups")
-    similar = alike(list(groups))
+        raise InputError.invalid(where, "groups", "the file has no groups", f"use {_EXPECTED}")
+    similar = similar_name_pairs(list(groups))
     if similar:
         warn(f"{where}: similar names of different groups: {listed(similar)}")
     return {group: sorted(links) for group, links in groups.items()}

@@ -66,17 +66,17 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
             f"add rows, and a column {', '.join(_VALUES[:-1])} or {_VALUES[-1]}",
         )
     # (E,) values of the links, by column; the rows overwrite those of the network's file.
-    rows_of_pair, unknown = _rows_by_pair(rows, topology)
-    values = {
+    rows_of_pair, unknown_links = _rows_by_pair(rows, topology)
+    link_values = {
         "capacity": topology.capacity.copy(),
         "latency": topology.latency.copy(),
         "cost": _costs_of(topology),
     }
-    unknown += _apply_rows(rows_of_pair, topology, values)
-    if unknown:
-        warn(f"{path}: links that are not in the network: {listed(unknown)}")
+    unknown_links += _apply_rows(rows_of_pair, topology, link_values)
+    if unknown_links:
+        warn(f"{path}: links that are not in the network: {listed(unknown_links)}")
     # Every link needs a capacity, from the table or the default.
-    without_capacity = np.flatnonzero(values["capacity"] == PENDING_CAPACITY)
+    without_capacity = np.flatnonzero(link_values["capacity"] == PENDING_CAPACITY)
     if len(without_capacity) and default_capacity is None:
         names = [topology.link_name(link) for link in without_capacity.tolist()]
         raise InputError.invalid(
@@ -85,9 +85,9 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
             f"links without a capacity ({len(names)}): {listed(names)}",
             "add rows, or give these links one by --default-capacity GBPS",
         )
-    values["capacity"][without_capacity] = default_capacity
+    link_values["capacity"][without_capacity] = default_capacity
     # Costs are on all links or on none.
-    cost = values["cost"]
+    cost = link_values["cost"]
     if np.isnan(cost).any() and not np.isnan(cost).all():
         name = topology.link_name(int(np.isnan(cost).argmax()))
         raise InputError.invalid(
@@ -105,8 +105,8 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
         )
     return dataclasses.replace(
         topology,
-        capacity=values["capacity"],
-        latency=values["latency"],
+        capacity=link_values["capacity"],
+        latency=link_values["latency"],
         cost=None if np.isnan(cost).all() else cost,
         notes=notes,
     )
@@ -120,27 +120,27 @@ def _rows_by_pair(
     """
     index = topology.node_index()
     rows_of_pair: dict[tuple[int, int], list[Row]] = {}
-    unknown: list[str] = []
+    unknown_pairs: list[str] = []
     for row in rows:
         source, target = (topology.name_of(row.text(end)) for end in ("source", "target"))
         if source in index and target in index:
             rows_of_pair.setdefault((index[source], index[target]), []).append(row)
         else:
-            unknown.append(f"{source} - {target}")
-    return rows_of_pair, unknown
+            unknown_pairs.append(f"{source} - {target}")
+    return rows_of_pair, unknown_pairs
 
 
 def _apply_rows(
     rows_of_pair: dict[tuple[int, int], list[Row]],
     topology: Topology,
-    values: dict[str, FloatArray],
+    link_values: dict[str, FloatArray],
 ) -> list[str]:
     """Write the values to the links of each pair, in both directions unless both have rows.
 
     Args:
         rows_of_pair: rows by source and target index.
         topology: the network.
-        values: (E,) values of the links, by column (written).
+        link_values: (E,) values of the links, by column (written).
 
     Returns:
         Descriptions of the pairs without a link.
@@ -157,7 +157,7 @@ def _apply_rows(
         if not any(len(links) for links in links_by_direction):
             without_link.append(f"{topology.node_names[source]} - {topology.node_names[target]}")
         for links in links_by_direction:
-            _set_values(links, rows, values)
+            _set_values(links, rows, link_values)
     return without_link
 
 
@@ -175,13 +175,13 @@ def _links_between(topology: Topology, a: int, b: int) -> np.ndarray:
     return np.flatnonzero((topology.link_source == a) & (topology.link_target == b))
 
 
-def _set_values(links: np.ndarray, rows: list[Row], values: dict[str, np.ndarray]) -> None:
+def _set_values(links: np.ndarray, rows: list[Row], link_values: dict[str, np.ndarray]) -> None:
     """Write the values of the rows to parallel links: one row for all of them, or a row for each.
 
     Args:
         links: (n,) indices of the parallel links in one direction.
         rows: rows of the pair of nodes.
-        values: (E,) values of the links, by column (written).
+        link_values: (E,) values of the links, by column (written).
 
     Raises:
         InputError: several rows, but not one per link.
@@ -199,6 +199,6 @@ def _set_values(links: np.ndarray, rows: list[Row], values: dict[str, np.ndarray
             if row.values.get(name) is None:
                 continue
             # A failed link stays out of service.
-            if name == "capacity" and values[name][link] == 0:
+            if name == "capacity" and link_values[name][link] == 0:
                 continue
-            values[name][link] = row.number(name, minimum=0.0 if name == "cost" else None)
+            link_values[name][link] = row.number(name, minimum=0.0 if name == "cost" else None)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from teal.errors import WARNING, InputError
 from teal.formats.adjacencies import LEVEL_RANK, Adjacency, LinkStates, topology_of_states
-from teal.formats.parts import first_number, objects_of, text_of
+from teal.formats.parts import objects_of, optional_number, text_of
 from teal.network import Topology
 
 COMMAND = "show isis database detail json"
@@ -61,20 +61,20 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
     where = str(path)
     # Select the only VRF with areas.
     if "vrfs" in document:
-        with_areas = [
+        vrfs_with_areas = [
             vrf for vrf in objects_of(document["vrfs"], where, "vrfs") if vrf.get("areas")
         ]
-        if len(with_areas) != 1:
+        if len(vrfs_with_areas) != 1:
             raise InputError.invalid(
                 where,
                 "vrfs",
-                f"{len(with_areas)} VRFs have areas, but only one can be read",
+                f"{len(vrfs_with_areas)} VRFs have areas, but only one can be read",
                 'use vtysh -c "show isis vrf NAME database detail json"',
             )
-        document = with_areas[0]
+        document = vrfs_with_areas[0]
     # Collect the adjacencies of all levels, and the (source, target) pairs of each level.
     states = LinkStates()
-    levels: dict[int, set[tuple[str, str]]] = {}
+    ends_of_level: dict[int, set[tuple[str, str]]] = {}
     for area in objects_of(document["areas"], where, "areas"):
         for level in objects_of(area.get("levels", []), where, "levels"):
             if "lsp" in level:
@@ -85,27 +85,28 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
                     "use FRR 9 or later, or the OSPF database",
                 )
             # Adjacencies of the routers of this level.
-            level_number = int(first_number(level.get("id"), where, "levels: id") or 0)
-            routers = _routers(level.get("lsps", []), where, states)
-            if not routers:
+            level_number = int(optional_number(level.get("id"), where, "levels: id") or 0)
+            originators = _read_originators(level.get("lsps", []), where, states)
+            if not originators:
                 continue
-            num_earlier = len(states.adjacencies)
-            _add_level(level_number, routers, where, states)
+            num_adjacencies_before = len(states.adjacencies)
+            _add_level(level_number, originators, where, states)
             ends = {
                 (adjacency.source, adjacency.target)
-                for adjacency in states.adjacencies[num_earlier:]
+                for adjacency in states.adjacencies[num_adjacencies_before:]
             }
-            levels.setdefault(level_number, set()).update(ends)
+            ends_of_level.setdefault(level_number, set()).update(ends)
     # Warn if two levels differ.
-    if len(levels) > 1 and len(set(map(frozenset, levels.values()))) > 1:
+    if len(ends_of_level) > 1 and len(set(map(frozenset, ends_of_level.values()))) > 1:
         states.notes.append(
-            f"{WARNING}{where}: levels {' and '.join(map(str, sorted(levels)))} are read as one "
-            "network, although routers prefer paths within level 1: shortest paths may differ."
+            f"{WARNING}{where}: levels {' and '.join(map(str, sorted(ends_of_level)))} are read as "
+            "one network, although routers prefer paths within level 1: shortest paths may "
+            "differ."
         )
     return topology_of_states(path, states, default_capacity)
 
 
-class _Reach(NamedTuple):
+class _NeighbourStatement(NamedTuple):
     """Statement of a link-state packet about one neighbour.
 
     Attributes:
@@ -121,24 +122,24 @@ class _Reach(NamedTuple):
     rank: int
 
 
-class _Lsps:
-    """Content of all link-state packets of one router or broadcast network.
+class _Originator:
+    """Router or broadcast network of a level, with the content of its link-state packets.
 
     Attributes:
         name: system ID or host name, and pseudonode number, 00 for a router.
-        reach: stated neighbours.
+        statements: stated neighbours.
         is_overloaded: whether it has the overload bit.
-        has_first: whether its first packet is present.
+        has_first_packet: whether its first packet is present.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.reach: list[_Reach] = []
+        self.statements: list[_NeighbourStatement] = []
         self.is_overloaded = False
-        self.has_first = False
+        self.has_first_packet = False
 
 
-def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
+def _read_originators(packets: Any, where: str, states: LinkStates) -> list[_Originator]:
     """Return the routers and broadcast networks of a level, in the order of the database.
 
     Args:
@@ -149,37 +150,41 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
     Raises:
         InputError: an invalid packet, or two routers with one name.
     """
-    lsps_by_name: dict[str, _Lsps] = {}
+    originator_by_name: dict[str, _Originator] = {}
     expired: list[str] = []
     for index, packet in enumerate(objects_of(packets, where, "lsps")):
         field = f"lsps[{index}]"
-        name, fragment = _identity(packet, where, field)
+        name, fragment = _parse_lsp_id(packet, where, field)
         # Expired packets are not used; the first packet of a router must be unique.
         if _has_expired(packet):
             expired.append(name)
             continue
         is_first = fragment in ("00", "0")
-        if is_first and name in lsps_by_name and lsps_by_name[name].has_first:
+        if is_first and name in originator_by_name and originator_by_name[name].has_first_packet:
             raise InputError.invalid(
                 where,
                 f"{field}: lsp: id",
                 f"two routers have the name {name}, since host names are cut",
                 "configure no hostname dynamic",
             )
-        lsps = lsps_by_name.setdefault(name, _Lsps(name))
-        lsps.has_first |= is_first
+        originator = originator_by_name.setdefault(name, _Originator(name))
+        originator.has_first_packet |= is_first
         # The overload bit is the last of the flags ATT/P/OL in the first packet.
-        lsps.is_overloaded |= (
+        originator.is_overloaded |= (
             is_first and str(packet.get("attPOl", "")).rpartition("/")[2].strip() == "1"
         )
-        lsps.reach += _neighbours(packet, where, field)
-    states.note_count(expired, "Packets whose lifetime has ended are not used")
-    without_first = [lsps.name for lsps in lsps_by_name.values() if not lsps.has_first]
-    states.note_count(without_first, "Routers whose first packet is missing are not used")
-    return [lsps for lsps in lsps_by_name.values() if lsps.has_first]
+        originator.statements += _neighbours(packet, where, field)
+    states.note_names(expired, "Packets whose lifetime has ended are not used")
+    without_first = [
+        originator.name
+        for originator in originator_by_name.values()
+        if not originator.has_first_packet
+    ]
+    states.note_names(without_first, "Routers whose first packet is missing are not used")
+    return [originator for originator in originator_by_name.values() if originator.has_first_packet]
 
 
-def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]:
+def _parse_lsp_id(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]:
     """Return the name of a packet's router or network, and its fragment number, from an LSP ID such
     as ``0000.0000.0001.00-00``.
 
@@ -202,7 +207,7 @@ def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]
     return name, fragment
 
 
-def _neighbours(packet: dict[str, Any], where: str, field: str) -> list[_Reach]:
+def _neighbours(packet: dict[str, Any], where: str, field: str) -> list[_NeighbourStatement]:
     """Return the neighbours that a packet states: those with wide metrics, then those with narrow
     ones.
     """
@@ -221,7 +226,7 @@ def _has_expired(packet: dict[str, Any]) -> bool:
     return lifetime.startswith("(") or lifetime == "0"
 
 
-def _parse_reach(entry: dict[str, Any], rank: int, where: str, field: str) -> _Reach:
+def _parse_reach(entry: dict[str, Any], rank: int, where: str, field: str) -> _NeighbourStatement:
     """Parse the statement of a link-state packet about one neighbour.
 
     Args:
@@ -232,15 +237,20 @@ def _parse_reach(entry: dict[str, Any], rank: int, where: str, field: str) -> _R
         field: the neighbour, for messages.
     """
     topology = str(entry.get("mtId", "")).lower()
-    metric = first_number(entry.get("metric"), where, f"{field}: metric")
+    metric = optional_number(entry.get("metric"), where, f"{field}: metric")
     if metric is None:
-        raise InputError.invalid(where, f"{field}: metric", "the neighbour has no metric")
+        raise InputError.invalid(
+            where,
+            f"{field}: metric",
+            "the neighbour has no metric",
+            f'export the database by vtysh -c "{COMMAND}"',
+        )
     is_other_topology = topology not in _IPV4_TOPOLOGIES
     identity = text_of(entry.get("id"), where, f"{field}: id")
-    return _Reach(identity, metric, _interface(entry), rank + 2 * is_other_topology)
+    return _NeighbourStatement(identity, metric, _interface(entry), rank + 2 * is_other_topology)
 
 
-def _interface(part: Any) -> str:
+def _interface(neighbour_entry: Any) -> str:
     """Return the address or number of the router's interface from a neighbour's sub-TLVs; "" for
     none.
     """
@@ -251,7 +261,8 @@ def _interface(part: Any) -> str:
         "linklocalid",
         "localid",
     )
-    pending = [part]
+    # Search the nested JSON objects for a key with one of these names.
+    pending = [neighbour_entry]
     while pending:
         for key, value in pending.pop().items():
             if isinstance(value, dict):
@@ -261,48 +272,51 @@ def _interface(part: Any) -> str:
     return ""
 
 
-def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStates) -> None:
+def _add_level(level: int, originators: list[_Originator], where: str, states: LinkStates) -> None:
     """Add the adjacencies of a level to ``states``.
 
     Args:
         level: number of the level, 1 or 2.
-        level_lsps: routers and broadcast networks of the level.
+        originators: routers and broadcast networks of the level.
         where: name of the file, for messages.
         states: collector of adjacencies, networks, overloaded routers and notes (written).
     """
     # Router names by system ID, and vice versa; packets of routers have pseudonode number 00.
-    routers = [lsps for lsps in level_lsps if lsps.name.endswith(".00")]
+    routers = [originator for originator in originators if originator.name.endswith(".00")]
     name_of_identity = _router_names(routers, where, states)
-    states.no_transit |= {lsps.name[:-3] for lsps in routers if lsps.is_overloaded}
+    states.no_transit |= {
+        originator.name[:-3] for originator in routers if originator.is_overloaded
+    }
     identity_of_name = {name: identity for identity, name in name_of_identity.items()}
     # Adjacencies of each router or network to its neighbours.
-    saturated: list[str] = []
-    for lsps in level_lsps:
+    saturated_links: list[str] = []
+    for originator in originators:
         # The source: a router, or a broadcast network, named by its router's system ID.
-        owner, _, pseudonode = lsps.name.rpartition(".")
+        owner, _, pseudonode = originator.name.rpartition(".")
         is_router = pseudonode == "00"
         source = owner
         if not is_router:
             source = f"{identity_of_name.get(owner, owner)}.{pseudonode}"
             states.networks.add(source)
-        for reach in lsps.reach:
-            neighbour, pseudonode = _split_identity(reach.identity)
+        for statement in originator.statements:
+            neighbour, pseudonode = _split_identity(statement.identity)
             target = (
                 name_of_identity.get(neighbour)
                 if pseudonode == "00"
                 else f"{neighbour}.{pseudonode}"
             )
+            # Skip neighbours of unknown name, and adjacencies of a router to itself.
             if target is None or target == source:
                 continue
             # Rank 1 is a narrow metric of the IPv4 topology.
-            if is_router and reach.rank == 1 and reach.metric == _MAX_NARROW_METRIC:
-                saturated.append(f"{source} -> {target}")
-            rank = reach.rank + LEVEL_RANK * level
+            if is_router and statement.rank == 1 and statement.metric == _MAX_NARROW_METRIC:
+                saturated_links.append(f"{source} -> {target}")
+            rank = statement.rank + LEVEL_RANK * level
             states.adjacencies.append(
-                Adjacency(source, target, reach.metric, reach.interface, rank)
+                Adjacency(source, target, statement.metric, statement.interface, rank)
             )
-    states.note_count(
-        saturated, f"Narrow metrics of {_MAX_NARROW_METRIC}, which may stand for larger ones"
+    states.note_names(
+        saturated_links, f"Narrow metrics of {_MAX_NARROW_METRIC}, which may stand for larger ones"
     )
 
 
@@ -314,7 +328,7 @@ def _split_identity(identity: str) -> tuple[str, str]:
     return (head, tail) if dot and len(tail) == 2 else (identity, "00")
 
 
-def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[str, str]:
+def _router_names(routers: list[_Originator], where: str, states: LinkStates) -> dict[str, str]:
     """Return the name of each router by its system ID.
 
     Names are system IDs or host names.  The database is sorted by system ID, so that host names are
@@ -329,11 +343,13 @@ def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[
         InputError: host names that cannot be matched with system IDs.
     """
     # Names without the pseudonode number ".00".
-    names = [lsps.name[:-3] for lsps in routers]
+    names = [originator.name[:-3] for originator in routers]
     if all(map(_SYSTEM_ID.fullmatch, names)):
         return {name: name for name in names}
     neighbour_names = {
-        _split_identity(reach.identity)[0] for lsps in routers for reach in lsps.reach
+        _split_identity(statement.identity)[0]
+        for originator in routers
+        for statement in originator.statements
     }
     identities = sorted(name for name in neighbour_names if _SYSTEM_ID.fullmatch(name))
     if len(identities) != len(routers) or not _is_mutual(routers, identities):
@@ -348,7 +364,7 @@ def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[
     return dict(zip(identities, names, strict=True))
 
 
-def _is_mutual(routers: list[_Lsps], identities: list[str]) -> bool:
+def _is_mutual(routers: list[_Originator], identities: list[str]) -> bool:
     """Return whether these system IDs are consistent: each router has a neighbour, and two routers
     name each other.
 
@@ -358,14 +374,16 @@ def _is_mutual(routers: list[_Lsps], identities: list[str]) -> bool:
     """
     # By system ID: neighbouring routers, and adjacent broadcast networks.
     neighbours: dict[str, set[str]] = {}
-    on_networks: dict[str, set[str]] = {}
-    for identity, lsps in zip(identities, routers, strict=True):
-        parts = [_split_identity(reach.identity) for reach in lsps.reach]
+    networks_of_router: dict[str, set[str]] = {}
+    for identity, originator in zip(identities, routers, strict=True):
+        parts = [_split_identity(statement.identity) for statement in originator.statements]
         neighbours[identity] = {neighbour for neighbour, pseudonode in parts if pseudonode == "00"}
-        on_networks[identity] = {
+        networks_of_router[identity] = {
             f"{owner}.{pseudonode}" for owner, pseudonode in parts if pseudonode != "00"
         }
-    has_neighbour = all(neighbours[identity] or on_networks[identity] for identity in identities)
+    has_neighbour = all(
+        neighbours[identity] or networks_of_router[identity] for identity in identities
+    )
     is_mutual = all(
         identity in neighbours.get(neighbour_id, set())
         for identity in identities

@@ -81,12 +81,12 @@ _COLUMNS = (
     "overload",
     "one_way",
 )
-_NUMERIC = ("capacity", "latency", "metric", "metric_back", "te_metric", "cost", "members")
+_NUMERIC_COLUMNS = ("capacity", "latency", "metric", "metric_back", "te_metric", "cost", "members")
 _CAPACITY_TEXT = re.compile(
     r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z][a-zA-Z0-9/-]*)?", re.IGNORECASE
 )
 # Maps characters that look alike to one of them.
-_GLYPHS = str.maketrans("0o1I|", "OOlll")
+_LOOKALIKE_GLYPHS = str.maketrans("0o1I|", "OOlll")
 # Capacities this many times away from the median may have another unit.
 _OUTLIER_FACTOR = 1000.0
 # Largest plausible median capacity, Gbit/s; larger ones are more often Mbit/s or bit/s.
@@ -108,8 +108,8 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
 
     def is_header(row: list[str]) -> bool:
         return (
-            _find_attribute("source", row, attributes) is not None
-            and _find_attribute("target", row, attributes) is not None
+            _find_attribute_column("source", row, attributes) is not None
+            and _find_attribute_column("target", row, attributes) is not None
         )
 
     return _from_cells(
@@ -155,9 +155,9 @@ def _from_cells(
     if not records and not rows.one_way:
         raise InputError.invalid(where, "", "the table has no rows", "add a row for each link")
     # A row is one direction if most rows have a row in the reverse direction, else a cable.
-    unpaired = _unpaired_rows(records)
-    num_proper = sum(record.source != record.target for record in records)
-    is_directed = 2 * len(unpaired) < num_proper or not records
+    unpaired_rows = _unpaired_rows(records)
+    num_non_loops = sum(record.source != record.target for record in records)
+    is_directed = 2 * len(unpaired_rows) < num_non_loops or not records
     if is_directed and "metric_back" in columns:
         raise InputError.invalid(
             where,
@@ -165,7 +165,7 @@ def _from_cells(
             "the column has metrics of the reverse direction, but reverse links have rows, too",
             "drop the column, or keep one row for each cable",
         )
-    notes = _notes(table, columns, rows, is_directed, unpaired)
+    notes = _notes(table, columns, rows, is_directed, unpaired_rows)
     # If some rows are marked as one direction, expand the cables of the others.
     if rows.one_way and not is_directed:
         records = [*records, *(_reverse(record) for record in records)]
@@ -190,7 +190,7 @@ class _Rows:
         records: a record for each row, except those of ``one_way``.
         one_way: records of the rows whose column one_way is true.
         nodes: nodes in order of first occurrence; positions are unknown.
-        identical: descriptions of rows that equal an earlier row.
+        identical_rows: descriptions of rows that equal an earlier row.
         unknown_states: status values of unknown meaning.
     """
 
@@ -198,7 +198,7 @@ class _Rows:
     records: list[LinkRecord] = dataclasses.field(default_factory=list)
     one_way: list[LinkRecord] = dataclasses.field(default_factory=list)
     nodes: dict[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
-    identical: list[str] = dataclasses.field(default_factory=list)
+    identical_rows: list[str] = dataclasses.field(default_factory=list)
     unknown_states: list[object] = dataclasses.field(default_factory=list)
 
 
@@ -217,12 +217,14 @@ def _read_rows(table: CellTable, columns: dict[str, int], attributes: Attributes
     header = table.header
     # Cells of each used column, units in their headings ("" for none), and status columns.
     cells = {
-        column: table.numbers(column_index) if column in _NUMERIC else table.texts(column_index)
+        column: table.numbers(column_index)
+        if column in _NUMERIC_COLUMNS
+        else table.texts(column_index)
         for column, column_index in columns.items()
     }
     units = {
         column: heading(header[columns[column]])[1] if column in columns else ""
-        for column in _NUMERIC
+        for column in _NUMERIC_COLUMNS
     }
     if attributes.capacity_unit:
         units["capacity"] = attributes.capacity_unit
@@ -234,16 +236,16 @@ def _read_rows(table: CellTable, columns: dict[str, int], attributes: Attributes
         }
     )
     # One record for each row; rows marked as one-way are collected separately.
-    first_row = dict[tuple[str, ...], str]()
+    first_locations = dict[tuple[str, ...], str]()
     for row, (line, texts) in enumerate(table.rows):
         row_cells = {column: values[row].strip() for column, values in cells.items()}
         if not any(row_cells.values()):
             continue
         field = f"{table.row_word} {line}"
         # Note identical rows, by the location of the first one.
-        first = first_row.setdefault(tuple(texts), field)
-        if first != field:
-            rows.identical.append(f"{field} and {first}")
+        first_location = first_locations.setdefault(tuple(texts), field)
+        if first_location != field:
+            rows.identical_rows.append(f"{field} and {first_location}")
         is_one_way = is_true(row_cells.get("one_way"), where, f"{field}: one_way")
         state = {name: state_cells[row] for name, state_cells in rows.state_columns.items()}
         has_failed, unknown = out_of_service(state, attributes.status)
@@ -256,7 +258,11 @@ def _read_rows(table: CellTable, columns: dict[str, int], attributes: Attributes
 
 
 def _notes(
-    table: CellTable, columns: dict[str, int], rows: _Rows, is_directed: bool, unpaired: list[str]
+    table: CellTable,
+    columns: dict[str, int],
+    rows: _Rows,
+    is_directed: bool,
+    unpaired_rows: list[str],
 ) -> tuple[str, ...]:
     """Return notes on unused columns and on the meaning of a row, and warnings about doubtful rows.
 
@@ -265,7 +271,7 @@ def _notes(
         columns: index of each used column, by the name of its attribute.
         rows: its rows.
         is_directed: whether a row is one direction of a link; otherwise it is a cable.
-        unpaired: descriptions of the rows without a row in the reverse direction.
+        unpaired_rows: descriptions of the rows without a row in the reverse direction.
     """
     # Unused columns, and the meaning of a row.
     unused = [
@@ -281,10 +287,10 @@ def _notes(
     for text, examples in (
         (
             "rows without a row of the reverse direction, read as one-way links",
-            unpaired if is_directed else [],
+            unpaired_rows if is_directed else [],
         ),
-        ("identical rows, read as parallel links", rows.identical),
-        ("similar names of different nodes", alike(list(rows.nodes))),
+        ("identical rows, read as parallel links", rows.identical_rows),
+        ("similar names of different nodes", similar_name_pairs(list(rows.nodes))),
         *_outlying_capacities(rows.records),
     ):
         if examples:
@@ -303,7 +309,7 @@ def _reverse(record: LinkRecord) -> LinkRecord:
 
 
 def _record(
-    cell: dict[str, str],
+    cells: dict[str, str],
     units: dict[str, str],
     where: str,
     field: str,
@@ -313,7 +319,7 @@ def _record(
     """Build the link record of a row, with its cells converted to Gbit/s and ms.
 
     Args:
-        cell: cell of each used column, by the name of its attribute; "" for an empty one.
+        cells: cell of each used column, by the name of its attribute; "" for an empty one.
         units: unit in the heading of each numeric column; "" for none.
         where: name of the file, for messages.
         field: the row, for messages.
@@ -324,32 +330,32 @@ def _record(
         InputError: an invalid cell.
     """
     for end in ("source", "target"):
-        if not cell[end]:
+        if not cells[end]:
             raise InputError(where, f"{field}: {end}", "a name of a node", "an empty cell")
 
     def value(column: str) -> float | None:
-        return number(cell[column], where, f"{field}: {column}") if cell.get(column) else None
+        return number(cells[column], where, f"{field}: {column}") if cells.get(column) else None
 
     # The capacity of an aggregation group is that of all members.
-    capacity = gbps(cell.get("capacity", ""), units["capacity"], where, f"{field}: capacity")
+    capacity = parse_gbps(cells.get("capacity", ""), units["capacity"], where, f"{field}: capacity")
     members = value("members")
     if capacity is not None and members is not None:
         capacity *= members
-    is_overloaded = is_true(cell.get("overload"), where, f"{field}: overload")
+    is_overloaded = is_true(cells.get("overload"), where, f"{field}: overload")
     # In order: source, target, capacity, latency, row, names of other attributes, metric, and
     # whether the link is out of service.
     return LinkRecord(
-        cell["source"],
-        cell["target"],
+        cells["source"],
+        cells["target"],
         capacity,
-        milliseconds(cell.get("latency", ""), units["latency"], where, f"{field}: latency"),
+        parse_milliseconds(cells.get("latency", ""), units["latency"], where, f"{field}: latency"),
         field,
         header,
         value("metric"),
         has_failed or is_overloaded,
         metric_back=value("metric_back"),
         te_metric=value("te_metric"),
-        affinities=affinities_of(cell.get("affinity"), where, f"{field}: affinity"),
+        affinities=affinities_of(cells.get("affinity"), where, f"{field}: affinity"),
         cost=value("cost"),
     )
 
@@ -358,29 +364,29 @@ def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
     """Return descriptions of the rows that have no row in the reverse direction; parallel links are
     matched one to one.
     """
-    proper = [record for record in records if record.source != record.target]
+    non_loops = [record for record in records if record.source != record.target]
     # Number of rows, not matched yet, whose reverse direction is (source, target).
-    unmatched = Counter((record.target, record.source) for record in proper)
-    unpaired = list[str]()
-    for record in proper:
+    unmatched = Counter((record.target, record.source) for record in non_loops)
+    unpaired_rows = list[str]()
+    for record in non_loops:
         unmatched[record.source, record.target] -= 1
         if unmatched[record.source, record.target] < 0:
-            unpaired.append(f"{record.field} ({record.source} -> {record.target})")
-    return unpaired
+            unpaired_rows.append(f"{record.field} ({record.source} -> {record.target})")
+    return unpaired_rows
 
 
 def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]]]:
     """Return the texts of possible warnings that capacities have another unit, each with the rows
     that it concerns; a text without rows is no warning.
     """
-    with_capacity = [record for record in records if record.capacity]
-    if not with_capacity:
+    records_with_capacity = [record for record in records if record.capacity]
+    if not records_with_capacity:
         return []
     # Capacities far from the median.
-    median = statistics.median(float(record.capacity or 0.0) for record in with_capacity)
+    median = statistics.median(float(record.capacity or 0.0) for record in records_with_capacity)
     outliers = [
         f"{record.field} ({record.capacity:g})"
-        for record in with_capacity
+        for record in records_with_capacity
         if not median / _OUTLIER_FACTOR < float(record.capacity or 0.0) < median * _OUTLIER_FACTOR
     ]
     warnings = [
@@ -392,21 +398,21 @@ def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
         warnings.append(
             (
                 f"the median of the capacities is {median:g} Gbit/s; {remedy}",
-                [with_capacity[0].field],
+                [records_with_capacity[0].field],
             )
         )
     return warnings
 
 
-def alike(names: list[str]) -> list[str]:
+def similar_name_pairs(names: list[str]) -> list[str]:
     """Return descriptions ``'a' and 'b'`` of pairs of names that differ only by case, accents,
     separators, or similar characters (0 and O; 1, I and l).
     """
     # Ordered set of pairs of similar names.  Names are similar if they have the same key: without
     # case, or with characters that look alike replaced.
-    similar = dict[tuple[str, str], None]()
+    similar_pairs = dict[tuple[str, str], None]()
     # Names without accents, with "-" for every separator.
-    normalised = list[str]()
+    plain_names = list[str]()
     for name in names:
         # Letters without combining accents.
         letters = "".join(
@@ -414,20 +420,20 @@ def alike(names: list[str]) -> list[str]:
             for character in unicodedata.normalize("NFKD", name)
             if not unicodedata.combining(character)
         )
-        normalised.append(re.sub(r"[\s_.-]+", "-", letters).strip("-"))
+        plain_names.append(re.sub(r"[\s_.-]+", "-", letters).strip("-"))
     # Pair each name with the first one of the same key.
     for keys in (
-        [name.casefold() for name in normalised],
-        [name.translate(_GLYPHS) for name in normalised],
+        [name.casefold() for name in plain_names],
+        [name.translate(_LOOKALIKE_GLYPHS) for name in plain_names],
     ):
         first_name = dict[str, str]()
         for name, key in zip(names, keys, strict=True):
             if (earlier_name := first_name.setdefault(key, name)) != name:
-                similar[earlier_name, name] = None
-    return [f"{a!r} and {b!r}" for a, b in similar]
+                similar_pairs[earlier_name, name] = None
+    return [f"{a!r} and {b!r}" for a, b in similar_pairs]
 
 
-def gbps(text: str, unit: str, where: str, field: str) -> float | None:
+def parse_gbps(text: str, unit: str, where: str, field: str) -> float | None:
     """Parse the Gbit/s of a cell such as 100G, 2x100G, 10 Gbit/s or 40; None for an empty cell.
 
     Args:
@@ -444,12 +450,12 @@ def gbps(text: str, unit: str, where: str, field: str) -> float | None:
     match = _CAPACITY_TEXT.fullmatch(text.strip())
     if not match:
         raise InputError(where, field, "a capacity such as 100G, 10 Gbit/s or 2x100G", repr(text))
-    members, value, cell_unit = match.groups()
+    multiplier, number_text, cell_unit = match.groups()
     factor = gbps_per_unit(cell_unit or unit or "Gbit/s", f"{where}: {field}")
-    return int(members or 1) * number(value, where, field) * factor
+    return int(multiplier or 1) * number(number_text, where, field) * factor
 
 
-def milliseconds(text: str, unit: str, where: str, field: str) -> float | None:
+def parse_milliseconds(text: str, unit: str, where: str, field: str) -> float | None:
     """Parse the milliseconds of a cell such as 3.5, 3.5ms or 800us; None for an empty cell.
 
     Args:
@@ -479,21 +485,23 @@ def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
     columns = {}
     for name in _COLUMNS:
         column_name = getattr(attributes, name, name)
-        index = _find_attribute(name, table.header, attributes)
+        index = _find_attribute_column(name, table.header, attributes)
         if index is not None:
             columns[name] = index
-            _require_once(table, index)
+            _require_unique_heading(table, index)
+        # A required column, or one whose name the user has configured, is missing.
         elif name in ("source", "target") or column_name != name:
             raise InputError(
                 table.where, column_name, f"a column {column_name}", table.columns_text
             )
+    # A configured status column must exist; the default name status may be absent.
     status = attributes.status
     if status != "status" and not any(is_state_name(text, status) for text in table.header):
         raise InputError(table.where, status, f"a column {status}", table.columns_text)
     return columns
 
 
-def _require_once(table: CellTable, index: int) -> None:
+def _require_unique_heading(table: CellTable, index: int) -> None:
     """Raise InputError if several columns have the name of column ``index``."""
     name = heading(table.header[index])[0]
     duplicates = [text for text in table.header if heading(text)[0] == name]
@@ -506,11 +514,12 @@ def _require_once(table: CellTable, index: int) -> None:
         )
 
 
-def _find_attribute(name: str, header: list[str], attributes: Attributes) -> int | None:
+def _find_attribute_column(name: str, header: list[str], attributes: Attributes) -> int | None:
     """Return the column index of an attribute, by its configured name or its default names; None if
     there is no such column.
     """
     column_name = getattr(attributes, name, name)
+    # Aliases count only where the user has configured no other name.
     aliases = _ALIASES.get(name, ()) if column_name == name else ()
     indices = (find_column(option, header) for option in (column_name, *aliases))
     return next((index for index in indices if index is not None), None)

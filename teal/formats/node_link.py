@@ -98,20 +98,26 @@ def topology_from_node_link(
     # Check the structure.
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise InputError.invalid(
-            where, "nodes", "not networkx node-link data: it has no list of nodes"
+            where,
+            "nodes",
+            "not networkx node-link data: it has no list of nodes",
+            "write networkx.node_link_data(graph)",
         )
     links = data.get("links", data.get("edges"))
     if not isinstance(links, list):
         raise InputError.invalid(
-            where, "links", "not networkx node-link data: it has no list of links"
+            where,
+            "links",
+            "not networkx node-link data: it has no list of links",
+            "write networkx.node_link_data(graph)",
         )
     # Gbit/s per unit of the capacities.
     graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
-    names = attributes or Attributes()
-    unit = gbps_per_unit(
-        names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where
+    attribute_names = attributes or Attributes()
+    unit_gbps = gbps_per_unit(
+        attribute_names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where
     )
-    nodes, no_transit = _nodes(data["nodes"], where)
+    nodes, no_transit = _parse_nodes(data["nodes"], where)
     # One record for each link.
     records = []
     for index, link in enumerate(links):
@@ -119,7 +125,7 @@ def topology_from_node_link(
             raise InputError(
                 where, f"links[{index}]", "a link with source and target", repr(link)[:80]
             )
-        records.append(_record(link, names, unit, where, f"links[{index}]"))
+        records.append(_record(link, attribute_names, unit_gbps, where, f"links[{index}]"))
     return topology_from_records(
         name,
         where,
@@ -127,12 +133,12 @@ def topology_from_node_link(
         records,
         directed=bool(data.get("directed")),
         default_capacity=default_capacity,
-        notes=notes_on_attributes(where, links, names),
+        notes=notes_on_attributes(where, links, attribute_names),
         no_transit=no_transit,
     )
 
 
-def _nodes(
+def _parse_nodes(
     entries: list[Any], where: str
 ) -> tuple[dict[str, tuple[float, float] | None], list[str]]:
     """Parse the nodes of node-link JSON into positions and overload bits.
@@ -153,27 +159,32 @@ def _nodes(
     for index, node in enumerate(entries):
         field = f"nodes[{index}]"
         if not isinstance(node, dict) or "id" not in node:
-            raise InputError.invalid(where, f"{field}: id", "the node has no id")
+            raise InputError.invalid(
+                where, f"{field}: id", "the node has no id", "give each node an id"
+            )
         name = str(node["id"])
         if name in nodes:
             raise InputError.invalid(
-                where, f"{field}: id", f"an earlier node has the id {node['id']!r}, too"
+                where,
+                f"{field}: id",
+                f"an earlier node has the id {node['id']!r}, too",
+                "give each node its own id",
             )
         nodes[name] = _position(node, where, field)
-        if is_true(_first(node, OVERLOAD_NAMES), where, f"{field}: overload"):
+        if is_true(_first_value(node, OVERLOAD_NAMES), where, f"{field}: overload"):
             no_transit.append(name)
     return nodes, no_transit
 
 
 def _record(
-    link: dict[str, Any], names: Attributes, unit: float, where: str, field: str
+    link: dict[str, Any], attribute_names: Attributes, unit_gbps: float, where: str, field: str
 ) -> LinkRecord:
     """Build the link record of an entry of node-link JSON, with its capacity in Gbit/s.
 
     Args:
         link: JSON entry of the link.
-        names: names of its attributes.
-        unit: Gbit/s per unit of its capacity.
+        attribute_names: names of its attributes.
+        unit_gbps: Gbit/s per unit of its capacity.
         where: name of the file, for messages.
         field: the link, for messages.
     """
@@ -183,67 +194,81 @@ def _record(
         return None if text is None else number(text, where, f"{field}: {attribute}")
 
     # Messages about a missing capacity name the attributes that have no other use.
-    capacity = value(names.capacity)
-    has_failed = out_of_service(link, names.status)[0]
-    used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity, names.cost)
+    capacity = value(attribute_names.capacity)
+    has_failed = out_of_service(link, attribute_names.status)[0]
+    used = (
+        *_ENDS,
+        attribute_names.latency,
+        attribute_names.metric,
+        attribute_names.te_metric,
+        attribute_names.affinity,
+        attribute_names.cost,
+    )
     # In order: source, target, capacity, latency, location, names of other attributes, metric, and
     # whether the link is out of service.
     return LinkRecord(
         str(link["source"]),
         str(link["target"]),
-        None if capacity is None else capacity * unit,
-        value(names.latency),
+        None if capacity is None else capacity * unit_gbps,
+        value(attribute_names.latency),
         f"{field} ({link['source']}->{link['target']})",
         tuple(str(key) for key in link if key not in used),
-        value(names.metric),
-        has_failed or is_true(_first(link, OVERLOAD_NAMES), where, f"{field}: overload"),
-        te_metric=value(names.te_metric),
-        affinities=affinities_of(link.get(names.affinity), where, f"{field}: {names.affinity}"),
-        cost=value(names.cost),
+        value(attribute_names.metric),
+        has_failed or is_true(_first_value(link, OVERLOAD_NAMES), where, f"{field}: overload"),
+        te_metric=value(attribute_names.te_metric),
+        affinities=affinities_of(
+            link.get(attribute_names.affinity), where, f"{field}: {attribute_names.affinity}"
+        ),
+        cost=value(attribute_names.cost),
     )
 
 
 def notes_on_attributes(
-    where: str, links: Iterable[Any], names: Attributes, also: tuple[str, ...] = ()
+    where: str,
+    links: Iterable[Any],
+    attribute_names: Attributes,
+    other_used_attributes: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """Return notes about unused link attributes, and about statuses of unknown meaning.
 
     Args:
         where: name of the file, for messages.
         links: attributes of each link.
-        names: names of the used attributes.
-        also: further used attributes.
+        attribute_names: names of the used attributes.
+        other_used_attributes: further used attributes.
     """
     # Unused attributes, apart from those that state whether a link is up.
     links = [entry for entry in links if isinstance(entry, dict)]
-    used = {
+    used_attributes = {
         *_ENDS,
         *OVERLOAD_NAMES,
-        *also,
-        names.capacity,
-        names.latency,
-        names.metric,
-        names.te_metric,
-        names.affinity,
-        names.cost,
+        *other_used_attributes,
+        attribute_names.capacity,
+        attribute_names.latency,
+        attribute_names.metric,
+        attribute_names.te_metric,
+        attribute_names.affinity,
+        attribute_names.cost,
     }
-    keys = dict.fromkeys(str(key) for link in links for key in link if key not in used)
-    unused = [key for key in keys if not is_state_name(key, names.status)]
+    keys = dict.fromkeys(str(key) for link in links for key in link if key not in used_attributes)
+    unused_attributes = [key for key in keys if not is_state_name(key, attribute_names.status)]
     notes = (
-        (f"Attributes of links that are not used: {listed(unused, _MAX_LISTED)}.",)
-        if unused
+        (f"Attributes of links that are not used: {listed(unused_attributes, _MAX_LISTED)}.",)
+        if unused_attributes
         else ()
     )
     # Values of status attributes that mean neither up nor down.
-    unknown = [value for link in links for value in out_of_service(link, names.status)[1]]
-    return notes + unknown_status(where, unknown)
+    unknown_statuses = [
+        value for link in links for value in out_of_service(link, attribute_names.status)[1]
+    ]
+    return notes + unknown_status(where, unknown_statuses)
 
 
-def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
+def _first_value(json_object: dict[str, Any], names: tuple[str, ...]) -> Any:
     """Return the value of the first of these attributes that a JSON object has; None if it has none
     of them.
     """
-    return next((part[name] for name in names if part.get(name) is not None), None)
+    return next((json_object[name] for name in names if json_object.get(name) is not None), None)
 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:

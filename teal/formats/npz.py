@@ -48,7 +48,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     rates = fields.rates
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     if (order != np.arange(len(order))).any():
-        rates = _Reordered(rates, order)
+        rates = _ReorderedRates(rates, order)
     traffic = TrafficMatrices(
         name=path.stem,
         pairs=pairs[order],
@@ -96,20 +96,20 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
     where = str(path)
     try:
         check_npz(path)
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as npz_arrays:
             for field in _FIELDS:
-                if field not in stored:
+                if field not in npz_arrays:
                     expected = "the arrays " + ", ".join(_FIELDS)
-                    raise InputError(where, field, expected, ", ".join(stored.files))
+                    raise InputError(where, field, expected, ", ".join(npz_arrays.files))
             # Names and times, which are small; a single number is an array without dimensions.
             ends = [
-                [str(name) for name in np.atleast_1d(stored[side]).tolist()]
+                [str(name) for name in np.atleast_1d(npz_arrays[side]).tolist()]
                 for side in ("sources", "targets")
             ]
-            timestamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
-            interval_s = int(stored["interval_s"]) if "interval_s" in stored else 0
+            timestamps = np.atleast_1d(npz_arrays["timestamps"]).astype("datetime64[s]")
+            interval_s = int(npz_arrays["interval_s"]) if "interval_s" in npz_arrays else 0
         # Rates, and errors of damaged files of any kind.
-        rates = _rates(path, content_hash)
+        rates = _open_rates(path, content_hash)
     except (
         ValueError,
         OSError,
@@ -123,7 +123,12 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
         RuntimeError,
         SyntaxError,
     ) as error:
-        raise InputError.invalid(where, "", f"the .npz file cannot be read: {error}") from None
+        raise InputError.invalid(
+            where,
+            "",
+            f"the .npz file cannot be read: {error}",
+            "write it by numpy.savez with the arrays rates, timestamps, sources and targets",
+        ) from None
     return _Fields(ends, timestamps, interval_s, rates)
 
 
@@ -169,7 +174,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
     """
     # Small arrays are written at once, the rates in chunks of matrices after their header.
     names = np.array(topology.node_names)
-    header_fields = {
+    small_arrays = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
         "sources": names[traffic.pairs[:, 0]],
         "targets": names[traffic.pairs[:, 1]],
@@ -179,7 +184,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
         atomic_file(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
     ):
-        for field, values in header_fields.items():
+        for field, values in small_arrays.items():
             with archive.open(f"{field}.npy", "w") as stream:
                 npy.write_array(stream, values, allow_pickle=False)
         # Rates in chunks of matrices, after the header of the whole array.
@@ -192,7 +197,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
                 stream.write(chunk.astype(dtype).tobytes())
 
 
-class _Reordered:
+class _ReorderedRates:
     """Rates with permuted demands.
 
     Args:
@@ -220,7 +225,7 @@ def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) ->
         rates.write(row, values[row][None].astype(np.float64))
 
 
-def _rates(path: Path, content_hash: str) -> Rates:
+def _open_rates(path: Path, content_hash: str) -> Rates:
     """Return the rates (T, D) of a file: mapped in place if they are uncompressed, else unpacked
     matrix by matrix into memory or the disk cache.
 
@@ -232,8 +237,8 @@ def _rates(path: Path, content_hash: str) -> Rates:
         ValueError: rates that are not numbers in two dimensions, or a truncated file.
     """
     with zipfile.ZipFile(path) as archive:
-        entry = archive.getinfo("rates.npy")
-        with archive.open(entry) as stream:
+        zip_entry = archive.getinfo("rates.npy")
+        with archive.open(zip_entry) as stream:
             shape, is_fortran, dtype = read_header(stream)
             header_bytes = stream.tell()
             if len(shape) != 2 or dtype.kind not in "fiu":
@@ -243,13 +248,13 @@ def _rates(path: Path, content_hash: str) -> Rates:
                 )
             # In Fortran order a matrix is not contiguous: load the whole array.
             if is_fortran and min(shape) > 1:
-                with np.load(path, allow_pickle=False) as stored:
-                    values = stored["rates"]
+                with np.load(path, allow_pickle=False) as npz_arrays:
+                    values = npz_arrays["rates"]
                 return make_rates(
                     (shape[0], shape[1]), content_hash, lambda rates: _write_rows(rates, values)
                 )
             # Compressed: unpack the stream matrix by matrix.
-            if entry.compress_type != zipfile.ZIP_STORED:
+            if zip_entry.compress_type != zipfile.ZIP_STORED:
 
                 def unpack(rates: RateFile | RateArray) -> None:
                     row_bytes = shape[1] * dtype.itemsize
@@ -264,9 +269,10 @@ def _rates(path: Path, content_hash: str) -> Rates:
     with path.open("rb") as raw:
         # The local header has 30 bytes, a name and extra data, whose lengths are at byte 26; they
         # may differ from those in the directory of the archive.
-        raw.seek(entry.header_offset + 26)
+        raw.seek(zip_entry.header_offset + 26)
         name_length, extra_length = struct.unpack("<HH", raw.read(4))
-    offset = entry.header_offset + 30 + name_length + extra_length + header_bytes
+    # The rates follow the local header, name and extra data, and the header of the array.
+    offset = zip_entry.header_offset + 30 + name_length + extra_length + header_bytes
     if offset + shape[0] * shape[1] * dtype.itemsize > path.stat().st_size:
         raise ValueError("the file ends before its last matrix")
     return FileRates(path, shape, dtype.str, offset)

@@ -24,11 +24,13 @@ from collections.abc import Sequence
 from teal.errors import InputError
 
 # Thousands separators: space, no-break space, narrow no-break space, apostrophes.
-_SPACES = " \u00a0\u202f'\u2019"
+_THOUSANDS_SEPARATORS = " \u00a0\u202f'\u2019"
 # A number within a cell: both numbers of 2x100G and of 16000-23999, the number of 1.000,5 Mbit/s.
 _NUMBER = re.compile(r"(?:\d[\d.,]*|[.,]\d+)(?:[eE][+-]?\d+(?![\w.,]))?")
-_SPACED = re.compile(rf"\b\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?![\d{_SPACES}])")
-_AMBIGUOUS = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
+_SPACED = re.compile(
+    rf"\b\d{{1,3}}(?:[{_THOUSANDS_SEPARATORS}]\d{{3}})+(?![\d{_THOUSANDS_SEPARATORS}])"
+)
+_AMBIGUOUS_NUMBER = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
 # Numbers that certainly have a decimal comma; with commas and points exchanged, a decimal point.
 CERTAIN_COMMA = (
     r"[0-9]*,[0-9]{1,2}"  # 2,5
@@ -40,7 +42,7 @@ CERTAIN_COMMA = (
     r"|[0-9]*,[0-9]+[eE][+-]?[0-9]+"  # 1,500e3
 )
 _DECIMAL_COMMA = re.compile(CERTAIN_COMMA)
-_SWAP = str.maketrans(",.", ".,")
+_SWAP_COMMA_POINT = str.maketrans(",.", ".,")
 
 
 class Decimal(enum.Enum):
@@ -56,23 +58,23 @@ def _certain_decimal(number: str) -> Decimal | None:
     """
     if _DECIMAL_COMMA.fullmatch(number):
         return Decimal.COMMA
-    if _DECIMAL_COMMA.fullmatch(number.translate(_SWAP)):
+    if _DECIMAL_COMMA.fullmatch(number.translate(_SWAP_COMMA_POINT)):
         return Decimal.POINT
     return None
 
 
-def _plain(number: str, decimal: Decimal) -> str:
+def _python_notation(number: str, decimal: Decimal) -> str:
     """Rewrite a number with this decimal sign in Python's notation: with a decimal point and
     without separators of thousands.
     """
     if decimal is Decimal.COMMA:
-        number = number.translate(_SWAP)
+        number = number.translate(_SWAP_COMMA_POINT)
     return number.replace(",", "")
 
 
 def _without_spaces(text: str) -> str:
     """Remove spaces and apostrophes between thousands: 10 000 becomes 10000."""
-    return _SPACED.sub(lambda match: re.sub(rf"[{_SPACES}]", "", match[0]), text)
+    return _SPACED.sub(lambda match: re.sub(rf"[{_THOUSANDS_SEPARATORS}]", "", match[0]), text)
 
 
 def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "") -> Decimal:
@@ -91,7 +93,7 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
     """
     # A cell with a certain number of each sign, and the first cell with an ambiguous number.
     examples: dict[Decimal, str] = {}
-    ambiguous = ""
+    ambiguous_cell = ""
     for cell in cells:
         if "," not in cell and "." not in cell:
             continue
@@ -100,10 +102,10 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
             decimal = _certain_decimal(number)
             if decimal is not None:
                 examples.setdefault(decimal, cell)
-            elif _AMBIGUOUS.fullmatch(number):
+            elif _AMBIGUOUS_NUMBER.fullmatch(number):
                 # Between commas as column separators, a bare 10.000 has a decimal point.
                 is_bare = number == text.strip() and "." in number and separator == ","
-                ambiguous = ambiguous or ("" if is_bare else cell)
+                ambiguous_cell = ambiguous_cell or ("" if is_bare else cell)
     if len(examples) == 2:
         raise InputError.invalid(
             where,
@@ -113,17 +115,17 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
             "use one of them",
         )
     # Without a certain number, name both readings of the ambiguous one.
-    if ambiguous and not examples:
+    if ambiguous_cell and not examples:
         number = next(
             candidate
-            for candidate in _NUMBER.findall(_without_spaces(ambiguous))
-            if _AMBIGUOUS.fullmatch(candidate)
+            for candidate in _NUMBER.findall(_without_spaces(ambiguous_cell))
+            if _AMBIGUOUS_NUMBER.fullmatch(candidate)
         )
-        readings = sorted(float(_plain(number, decimal)) for decimal in Decimal)
+        readings = sorted(float(_python_notation(number, decimal)) for decimal in Decimal)
         raise InputError.invalid(
             where,
             column,
-            f"{ambiguous!r} is ambiguous: {readings[0]:g} or {readings[1]:.12g}",
+            f"{ambiguous_cell!r} is ambiguous: {readings[0]:g} or {readings[1]:.12g}",
             "write an unambiguous number, such as 10000, 10.0 or 10,0",
         )
     return next(iter(examples), Decimal.POINT)
@@ -145,6 +147,6 @@ def plain_numbers(cells: Sequence[str], where: str, column: str, separator: str 
     decimal = decimal_of(cells, where, column, separator)
 
     def rewrite(match: re.Match[str]) -> str:
-        return _plain(match[0], decimal)
+        return _python_notation(match[0], decimal)
 
     return [_NUMBER.sub(rewrite, _without_spaces(cell)) for cell in cells]

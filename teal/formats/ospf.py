@@ -19,7 +19,7 @@ from typing import Any
 
 from teal.errors import WARNING, InputError
 from teal.formats.adjacencies import Adjacency, LinkStates, topology_of_states
-from teal.formats.parts import first_number, object_of, objects_of, text_of
+from teal.formats.parts import object_of, objects_of, optional_number, text_of
 from teal.network import Topology
 
 COMMAND = "show ip ospf database router json"
@@ -27,8 +27,8 @@ _COMMAND_V3 = "show ipv6 ospf6 database router detail json"
 _OSPF6_KEY = "areaScopedLinkStateDb"
 # MaxAge of RFC 2328 B.
 _MAX_AGE_S = 3600
-_STUB = re.compile("stub", re.IGNORECASE)
-_VIRTUAL = re.compile("virtual", re.IGNORECASE)
+_STUB_LINK_TYPE = re.compile("stub", re.IGNORECASE)
+_VIRTUAL_LINK_TYPE = re.compile("virtual", re.IGNORECASE)
 _AGE_KEYS = ("lsaAge", "age", "lsAge")
 
 
@@ -42,12 +42,13 @@ def is_ospf(document: Any) -> bool:
         or isinstance(document.get("areas"), dict)
     ):
         return True
+    # The output of `vrf all` is a JSON object with an object for each VRF.
     return any(
         "vrfName" in instance for instance in document.values() if isinstance(instance, dict)
-    ) and bool(_instances(document))
+    ) and bool(_vrfs_with_database(document))
 
 
-def _instances(document: dict[str, Any]) -> list[dict[str, Any]]:
+def _vrfs_with_database(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the JSON objects of the VRFs in the output of ``vrf all`` that have advertisements."""
     parts = [part for part in document.values() if isinstance(part, dict)]
     return [
@@ -72,7 +73,7 @@ def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | No
     where = str(path)
     states = LinkStates()
     # Select the only database of several VRFs.
-    instances = _instances(document)
+    instances = _vrfs_with_database(document)
     if (
         _OSPF6_KEY not in document
         and "routerLinkStates" not in document
@@ -109,8 +110,9 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
     areas = object_of(container.get("areas"), where, "areas")
     areas_with_links: list[str] = []
     for name, area in areas.items():
+        # Router advertisements of the area: a member of its object, or a plain list.
         entries = area.get("routerLinkStates") if isinstance(area, dict) else area
-        num_earlier = len(states.adjacencies)
+        num_adjacencies_before = len(states.adjacencies)
         for index, entry in enumerate(_current_lsas(entries, where, f"area {name}", states)):
             if "routerLinks" not in entry and entry.get(
                 "numOfRouterLinks", entry.get("numOfLinks")
@@ -123,7 +125,7 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
                 )
             _add_router(entry, where, f"area {name}[{index}]", states)
         # An area has links if it has added adjacencies.
-        if len(states.adjacencies) > num_earlier:
+        if len(states.adjacencies) > num_adjacencies_before:
             areas_with_links.append(name)
     if len(areas_with_links) > 1:
         states.notes.append(
@@ -144,15 +146,17 @@ def _current_lsas(
         field: location in the file, for messages.
         states: collector of notes (written).
     """
-    expired: list[str] = []
+    expired_routers: list[str] = []
     for index, entry in enumerate(objects_of(entries, where, field)):
         age = next((entry[name] for name in _AGE_KEYS if name in entry), None)
-        seconds = first_number(age, where, f"{field}[{index}]: age") or 0.0
+        seconds = optional_number(age, where, f"{field}[{index}]: age") or 0.0
         if seconds >= _MAX_AGE_S:
-            expired.append(str(entry.get("advertisingRouter") or entry.get("linkStateId")))
+            expired_routers.append(str(entry.get("advertisingRouter") or entry.get("linkStateId")))
         else:
             yield entry
-    states.note_count(expired, f"Advertisements of the maximum age, {_MAX_AGE_S} s, are not used")
+    states.note_names(
+        expired_routers, f"Advertisements of the maximum age, {_MAX_AGE_S} s, are not used"
+    )
 
 
 def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkStates) -> None:
@@ -174,14 +178,14 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
         states.no_transit.add(router)
     # Its links, a JSON list or an object by name.
     links = entry.get("routerLinks")
-    listed_links = (
+    link_entries = (
         objects_of(links, where, f"{field}: routerLinks")
         if isinstance(links, list)
         else list(object_of(links, where, f"{field}: routerLinks").values())
     )
-    for index, entry_link in enumerate(listed_links):
+    for index, link_entry in enumerate(link_entries):
         link_field = f"{router}: routerLinks[{index}]"
-        _add_link(router, object_of(entry_link, where, link_field), where, link_field, states)
+        _add_link(router, object_of(link_entry, where, link_field), where, link_field, states)
 
 
 def _add_link(
@@ -198,10 +202,10 @@ def _add_link(
         states: collector of adjacencies, networks and notes (written).
     """
     link_type = str(link.get("linkType", ""))
-    if _STUB.search(link_type):
+    if _STUB_LINK_TYPE.search(link_type):
         return
-    if _VIRTUAL.search(link_type):
-        states.note_count(
+    if _VIRTUAL_LINK_TYPE.search(link_type):
+        states.note_names(
             [f"{router} - {link.get('neighborRouterId')}"], "Virtual links are ignored"
         )
         return
@@ -210,9 +214,16 @@ def _add_link(
     network = link.get("designatedRouterAddress")
     if neighbour is None and network is None:
         return
-    metric = first_number(link.get("tos0Metric", link.get("metric")), where, f"{field}: tos0Metric")
+    metric = optional_number(
+        link.get("tos0Metric", link.get("metric")), where, f"{field}: tos0Metric"
+    )
     if metric is None:
-        raise InputError.invalid(where, field, "the link has no metric (tos0Metric)")
+        raise InputError.invalid(
+            where,
+            field,
+            "the link has no metric (tos0Metric)",
+            f'export the database by vtysh -c "{COMMAND}"',
+        )
     if neighbour is not None:
         target = text_of(neighbour, where, f"{field}: neighborRouterId")
         interface = str(link.get("routerInterfaceAddress", ""))
@@ -259,7 +270,7 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
             ):
                 field = f"{router}: lsaDescription[{link_index}]"
                 link_type = str(link.get("type", ""))
-                if _VIRTUAL.search(link_type):
+                if _VIRTUAL_LINK_TYPE.search(link_type):
                     continue
                 if link_type != "Point-To-Point":
                     raise InputError.invalid(
@@ -270,9 +281,14 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                         "configure ipv6 ospf6 network point-to-point",
                     )
                 # Adjacency to the neighbour.
-                metric = first_number(link.get("metric"), where, f"{field}: metric")
+                metric = optional_number(link.get("metric"), where, f"{field}: metric")
                 if metric is None:
-                    raise InputError.invalid(where, f"{field}: metric", "the link has no metric")
+                    raise InputError.invalid(
+                        where,
+                        f"{field}: metric",
+                        "the link has no metric",
+                        f'export the database by vtysh -c "{_COMMAND_V3}"',
+                    )
                 target = text_of(link.get("neighborRouterId"), where, f"{field}: neighborRouterId")
                 interface = str(link.get("interfaceId", ""))
                 states.adjacencies.append(Adjacency(router, target, metric, interface))

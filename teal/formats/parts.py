@@ -71,7 +71,7 @@ def text_of(part: Any, where: str, field: str) -> str:
     return str(part)
 
 
-def first_number(part: Any, where: str, field: str) -> float | None:
+def optional_number(part: Any, where: str, field: str) -> float | None:
     """Return a part of a JSON document that must be a finite number, or a text of one, as float;
     None for None or "".
 
@@ -100,7 +100,7 @@ def keys_of(objects: Iterable[dict[str, Any]], max_keys: int = 5) -> str:
     return ", ".join(keys[:max_keys]) or "none"
 
 
-def refuses_faults(expected: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def convert_reader_errors(expected: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Return a decorator of readers that turns Python errors, such as KeyError, into InputError.
 
     The first argument of a reader is the path of its file.

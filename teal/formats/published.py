@@ -66,7 +66,7 @@ class Published:
     series: str = ""
 
 
-def _sndlib(name: str, archive: str, sha256: str, series: str) -> Published:
+def _sndlib_entry(name: str, archive: str, sha256: str, series: str) -> Published:
     """Return the catalogue entry of a network of SNDlib and its traffic archive.
 
     Args:
@@ -79,7 +79,7 @@ def _sndlib(name: str, archive: str, sha256: str, series: str) -> Published:
     return Published(topology, File(f"{_SNDLIB}/{archive}.tgz"), "Mbit/s", _CITE_SNDLIB, series)
 
 
-def _release(name: str, sha256: str) -> Published:
+def _teal_entry(name: str, sha256: str) -> Published:
     """Return the catalogue entry of a network of Teal's repository, by its name and the SHA-256 of
     its file.
     """
@@ -89,13 +89,13 @@ def _release(name: str, sha256: str) -> Published:
 
 
 CATALOGUE = {
-    "sndlib:abilene": _sndlib(
+    "sndlib:abilene": _sndlib_entry(
         "abilene",
         "directed-abilene-zhang-5min-over-6months-ALL",
         "a5793e17bb72ff13fed5e7d80e9a46c6af2041c4cc2e6381906bd06da8936fe3",
         "5-minute matrices over six months of 2004 (Yin Zhang)",
     ),
-    "sndlib:geant": _sndlib(
+    "sndlib:geant": _sndlib_entry(
         "geant",
         "directed-geant-uhlig-15min-over-4months-ALL",
         "a1f0d42abb70481bc2e31e77453a1de43bd71513515824a5daefb0529c480034",
@@ -104,24 +104,28 @@ CATALOGUE = {
             "collection had gaps"
         ),
     ),
-    "sndlib:germany50": _sndlib(
+    "sndlib:germany50": _sndlib_entry(
         "germany50",
         "directed-germany50-DFN-aggregated-5min-over-1day",
         "9dcb4fe4a213e7c2f993263d4f387468a68f83d9f723247cf606984e87f347e2",
         "5-minute matrices of a day (DFN)",
     ),
-    "sndlib:germany50-days": _sndlib(
+    "sndlib:germany50-days": _sndlib_entry(
         "germany50",
         "directed-germany50-DFN-aggregated-1day-over-1month",
         "9dcb4fe4a213e7c2f993263d4f387468a68f83d9f723247cf606984e87f347e2",
         "daily matrices of a month (DFN)",
     ),
-    "teal:B4": _release("B4", "d30dd2f2c29ece5b88b7b3302ebbcdc0b2e72792df5a6b45006ddb73c85485cf"),
-    "teal:UsCarrier": _release(
+    "teal:B4": _teal_entry(
+        "B4", "d30dd2f2c29ece5b88b7b3302ebbcdc0b2e72792df5a6b45006ddb73c85485cf"
+    ),
+    "teal:UsCarrier": _teal_entry(
         "UsCarrier", "e2d4d448640d123d9821651b03be74b4cdb00103633a3c924721aaaad7401cbb"
     ),
-    "teal:Kdl": _release("Kdl", "03cf7cc55b87943e5173275542ffc14895cad6218ad43d200a26376136ac245c"),
-    "teal:ASN2k": _release(
+    "teal:Kdl": _teal_entry(
+        "Kdl", "03cf7cc55b87943e5173275542ffc14895cad6218ad43d200a26376136ac245c"
+    ),
+    "teal:ASN2k": _teal_entry(
         "ASN2k", "9d6cdb72959950d256c96d9b86bebcaf2e5da4db9977b1b05524bd608ccd38e5"
     ),
 }
@@ -213,18 +217,18 @@ def _fetch(url: str, part: Path) -> None:
             "--mirror", "", "an address that begins with https:// or http://", repr(url)
         )
     # Request only the missing bytes.
-    num_present = part.stat().st_size if part.exists() else 0
+    num_kept_bytes = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
-        url, headers={"Range": f"bytes={num_present}-"} if num_present else {}
+        url, headers={"Range": f"bytes={num_kept_bytes}-"} if num_kept_bytes else {}
     )
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             # A server without support for ranges sends the whole file.
-            resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
-            num_present = num_present if resumes else 0
-            _append(response, part, num_present, url)
+            is_resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
+            num_kept_bytes = num_kept_bytes if is_resumed else 0
+            _append(response, part, num_kept_bytes, url)
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and num_present:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and num_kept_bytes:
             # The part is the complete file, as its checksum confirms.
             return
         status_text = f"{error.code} {error.reason}"
@@ -239,40 +243,44 @@ def _fetch(url: str, part: Path) -> None:
         ) from None
 
 
-def _append(response: Any, part: Path, num_present: int, url: str) -> None:
+def _append(response: Any, part: Path, num_kept_bytes: int, url: str) -> None:
     """Write the body of a response to ``part``, with a progress bar.
 
     Args:
-        response: response of ``urllib``, positioned after ``num_present`` bytes of the file.
+        response: response of ``urllib``, positioned after ``num_kept_bytes`` bytes of the file.
         part: path of the partial file.
-        num_present: number of its bytes to keep; 0 replaces it.
+        num_kept_bytes: number of its bytes to keep; 0 replaces it.
         url: address of the file, for messages.
 
     Raises:
         InputError: a file that is too large.
         IncompleteRead: the connection ended too early.
     """
+    # Number of bytes in this response; 0 if the server does not state it.
     length = int(response.headers.get("Content-Length") or 0)
     with (
-        part.open("ab" if num_present else "wb") as stream,
+        part.open("ab" if num_kept_bytes else "wb") as stream,
         progress_bar(
-            total=num_present + length or None,
-            initial=num_present,
+            total=num_kept_bytes + length or None,
+            initial=num_kept_bytes,
             desc=part.stem,
             unit="B",
             unit_scale=True,
         ) as bar,
     ):
-        total_bytes = num_present + length
-        num_received = num_present
+        total_bytes = num_kept_bytes + length
+        num_file_bytes = num_kept_bytes
         while chunk := response.read(_CHUNK_BYTES):
             stream.write(chunk)
             bar.update(len(chunk))
             # Count the bytes here, since a disabled progress bar does not.
-            num_received += len(chunk)
-            if num_received > _MAX_BYTES:
+            num_file_bytes += len(chunk)
+            if num_file_bytes > _MAX_BYTES:
                 raise InputError.invalid(
-                    url, "", f"the file has more than {_MAX_BYTES >> 30} GiB, the limit"
+                    url,
+                    "",
+                    f"the file has more than {_MAX_BYTES >> 30} GiB, the limit",
+                    "select another server with --mirror",
                 )
-    if length and num_received < total_bytes:
-        raise http.client.IncompleteRead(b"", total_bytes - num_received)
+    if length and num_file_bytes < total_bytes:
+        raise http.client.IncompleteRead(b"", total_bytes - num_file_bytes)

@@ -19,31 +19,31 @@ class RateFile:
     """Open file of T rows of D float32 rates, read and written by rows.
 
     Args:
-        file: descriptor of the file, which has 4 T D bytes.
+        descriptor: descriptor of the file, which has 4 T D bytes.
         shape: numbers of matrices and demands, (T, D).
     """
 
-    def __init__(self, file: int, shape: tuple[int, int]) -> None:
-        self._file = file
+    def __init__(self, descriptor: int, shape: tuple[int, int]) -> None:
+        self._descriptor = descriptor
         self.shape = shape
         # Bytes of a row.
-        self._stride = 4 * shape[1]
+        self._row_bytes = 4 * shape[1]
 
     def write(self, row: int, values: FloatArray) -> None:
         """Write consecutive rows (n, D), starting at ``row``."""
         # One call may write a part of the bytes only.
         data = memoryview(np.ascontiguousarray(values, "<f4").tobytes())
-        position = row * self._stride
+        position = row * self._row_bytes
         while data:
-            num_written = os.pwrite(self._file, data, position)
+            num_written = os.pwrite(self._descriptor, data, position)
             data = data[num_written:]
             position = position + num_written
 
     def read(self, row: int) -> FloatArray:
         """Return the rates of one matrix, (D,), as float64."""
-        return np.frombuffer(os.pread(self._file, self._stride, row * self._stride), "<f4").astype(
-            np.float64
-        )
+        return np.frombuffer(
+            os.pread(self._descriptor, self._row_bytes, row * self._row_bytes), "<f4"
+        ).astype(np.float64)
 
 
 class RateArray:
@@ -78,17 +78,20 @@ def make_rates(
         key: content hash, name of the cached file.
         fill: function that writes all rows of the store.
     """
+    # A small store is an array of float64: 8 bytes for each rate.
     if shape[0] * shape[1] * 8 <= IN_MEMORY_BYTES:
         array = RateArray(shape)
         fill(array)
         return ArrayRates(array.values)
+    # A large store is a file of float32, 4 bytes for each rate; only a complete file gets its
+    # name in the cache.
     path = cache_dir("traffic") / f"{key}.f4"
     if not path.exists() or path.stat().st_size != shape[0] * shape[1] * 4:
         with atomic_file(path) as temporary:
-            file = os.open(temporary, os.O_RDWR)
+            descriptor = os.open(temporary, os.O_RDWR)
             try:
-                os.ftruncate(file, shape[0] * shape[1] * 4)
-                fill(RateFile(file, shape))
+                os.ftruncate(descriptor, shape[0] * shape[1] * 4)
+                fill(RateFile(descriptor, shape))
             finally:
-                os.close(file)
+                os.close(descriptor)
     return FileRates(path, shape)

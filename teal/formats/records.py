@@ -140,11 +140,14 @@ def parse_attributes(text: str) -> Attributes:
     Raises:
         InputError: an invalid text.
     """
-    parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
+    name_of_attribute = dict(
+        part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1
+    )
+    # Every non-empty part must be NAME=VALUE; each NAME is a field, and occurs once.
     valid_names = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
     if (
-        len(parts) != len([part for part in text.split(",") if part.strip()])
-        or not set(parts) <= valid_names
+        len(name_of_attribute) != len([part for part in text.split(",") if part.strip()])
+        or not set(name_of_attribute) <= valid_names
     ):
         raise InputError(
             "--attributes",
@@ -152,7 +155,7 @@ def parse_attributes(text: str) -> Attributes:
             "pairs such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s",
             repr(text),
         )
-    attributes = Attributes(**parts)
+    attributes = Attributes(**name_of_attribute)
     if attributes.capacity_unit:
         gbps_per_unit(attributes.capacity_unit, "--attributes")
     return attributes
@@ -208,7 +211,7 @@ _UP_WORDS = (
     "production",
 )
 # Attributes that mean that a link is up, or that it is down, as :func:`plain_name` returns them.
-_UP_NAMES = (
+_UP_ATTRIBUTES = (
     "status",
     "state",
     "operstatus",
@@ -227,7 +230,7 @@ _UP_NAMES = (
     "isactive",
     "inservice",
 )
-_DOWN_NAMES = (
+_DOWN_ATTRIBUTES = (
     "failed",
     "isfailed",
     "hasfailed",
@@ -242,7 +245,7 @@ _DOWN_NAMES = (
     "outage",
 )
 # Status values of IF-MIB (RFC 2863): down, testing, dormant, notPresent, lowerLayerDown.
-_IF_MIB_NAMES = ("operstatus", "adminstatus", "ifoperstatus", "ifadminstatus")
+_IF_MIB_ATTRIBUTES = ("operstatus", "adminstatus", "ifoperstatus", "ifadminstatus")
 _IF_MIB_DOWN = ("2", "3", "5", "6", "7")
 # Attribute names of links and nodes that mean overload.
 OVERLOAD_NAMES = ("overload", "overloaded")
@@ -269,12 +272,14 @@ def is_down(value: object, name: str = "status") -> bool | None:
     text = text.rpartition(":")[2]
     # The meaning of yes and no depends on the name of the attribute.
     normalised = plain_name(name)
-    means_down = normalised in _DOWN_NAMES
-    if normalised in _IF_MIB_NAMES and text in _IF_MIB_DOWN:
+    true_means_down = normalised in _DOWN_ATTRIBUTES
+    # Down: a number of IF-MIB, a word for down, or a yes or no that means down.
+    if normalised in _IF_MIB_ATTRIBUTES and text in _IF_MIB_DOWN:
         return True
-    if text in _DOWN_WORDS or text in (_YES_WORDS if means_down else _NO_WORDS):
+    if text in _DOWN_WORDS or text in (_YES_WORDS if true_means_down else _NO_WORDS):
         return True
-    is_up = text in ("", *_UP_WORDS) or text in (_NO_WORDS if means_down else _YES_WORDS)
+    # Up: an empty cell, a word for up, or a yes or no that means up; otherwise unknown.
+    is_up = text in ("", *_UP_WORDS) or text in (_NO_WORDS if true_means_down else _YES_WORDS)
     return False if is_up else None
 
 
@@ -288,8 +293,8 @@ def is_state_name(name: str, status: str = "status") -> bool:
     """
     normalised = plain_name(name)
     if status != "status":
-        return normalised == plain_name(status) or normalised in _DOWN_NAMES
-    return normalised in _UP_NAMES or normalised in _DOWN_NAMES
+        return normalised == plain_name(status) or normalised in _DOWN_ATTRIBUTES
+    return normalised in _UP_ATTRIBUTES or normalised in _DOWN_ATTRIBUTES
 
 
 def out_of_service(
@@ -305,15 +310,15 @@ def out_of_service(
             all usual names.
     """
     is_out = False
-    unknown: list[object] = []
+    unknown_values: list[object] = []
     for name, value in attributes.items():
         if not is_state_name(str(name), status):
             continue
         status_is_down = is_down(value, str(name))
         is_out = is_out or status_is_down is True
         if status_is_down is None:
-            unknown.append(value)
-    return is_out, unknown
+            unknown_values.append(value)
+    return is_out, unknown_values
 
 
 def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
@@ -427,9 +432,9 @@ class _LinkCollector:
         default_capacity: Gbit/s of links without a capacity; None refuses them.
         links: directed links so far; the two directions of a cable are adjacent.
         num_loops: number of dropped self-loops.
-        num_assumed: number of records with the default capacity.
-        cables: (source, target) node indices of the records so far.
-        repeated: descriptions of cables that also have a record in the opposite direction.
+        num_default_capacity: number of records with the default capacity.
+        record_ends: (source, target) node indices of the records so far.
+        repeated_cables: descriptions of cables that also have a record in the opposite direction.
     """
 
     where: str
@@ -438,9 +443,9 @@ class _LinkCollector:
     default_capacity: float | None
     links: list[_DirectedLink] = dataclasses.field(default_factory=list)
     num_loops: int = 0
-    num_assumed: int = 0
-    cables: set[tuple[int, int]] = dataclasses.field(default_factory=set)
-    repeated: list[str] = dataclasses.field(default_factory=list)
+    num_default_capacity: int = 0
+    record_ends: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    repeated_cables: list[str] = dataclasses.field(default_factory=list)
 
     def add(
         self,
@@ -467,7 +472,7 @@ class _LinkCollector:
         capacity = record.capacity
         if capacity is None and not record.has_failed:
             capacity = _default_capacity(record, self.default_capacity, self.where)
-            self.num_assumed += 1
+            self.num_default_capacity += 1
         if capacity is not None and not record.has_failed:
             _check_capacity(capacity, f"{record.field}: capacity", self.where)
         latency = record.latency
@@ -476,9 +481,9 @@ class _LinkCollector:
         if not math.isfinite(latency) or latency <= 0:
             raise InputError(self.where, f"{record.field}: latency", "a latency > 0 ms", latency)
         # Note a cable whose opposite direction is a record, too.
-        self.cables.add(ends)
-        if not self.directed and ends[::-1] in self.cables:
-            self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
+        self.record_ends.add(ends)
+        if not self.directed and ends[::-1] in self.record_ends:
+            self.repeated_cables.append(f"{record.field} ({record.source} -> {record.target})")
         # The reverse direction of a cable may have its own metric.
         metric_back = record.metric if record.metric_back is None else record.metric_back
         directions = [(ends, record.metric)]
@@ -492,17 +497,17 @@ class _LinkCollector:
     def notes(self) -> tuple[str, ...]:
         """Return notes on repeated cables, dropped links and assumed capacities; () for none."""
         notes: tuple[str, ...] = ()
-        if self.repeated:
+        if self.repeated_cables:
             notes += (
                 f'{WARNING}{self.where}: the network is undirected (no "directed": true), so '
                 "that a link and its reverse link are two separate cables, and capacities may be "
-                f"counted twice: {listed(self.repeated)}.",
+                f"counted twice: {listed(self.repeated_cables)}.",
             )
         if self.num_loops:
             notes += (f"{self.num_loops} links from a node to itself were dropped.",)
-        if self.num_assumed and self.default_capacity != PENDING_CAPACITY:
+        if self.num_default_capacity and self.default_capacity != PENDING_CAPACITY:
             notes += (
-                f"{self.num_assumed} links have no capacity in the file: "
+                f"{self.num_default_capacity} links have no capacity in the file: "
                 f"{self.default_capacity:g} Gbit/s assumed.",
             )
         return notes
@@ -584,20 +589,20 @@ def _directed_link(
     )
 
 
-def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, int]:
+def _ends(record: LinkRecord, node_index: dict[str, int], where: str) -> tuple[int, int]:
     """Return the node indices of a link's source and target; raise InputError for an unknown
     name.
 
     Args:
         record: the link, with names.
-        index: index of each node by its name.
+        node_index: index of each node by its name.
         where: file or name, for messages.
     """
     for field in ("source", "target"):
         node = canonical_name(getattr(record, field))
-        if node not in index:
+        if node not in node_index:
             raise InputError(where, f"{record.field}: {field}", "a node of the file", repr(node))
-    return index[canonical_name(record.source)], index[canonical_name(record.target)]
+    return node_index[canonical_name(record.source)], node_index[canonical_name(record.target)]
 
 
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
@@ -673,11 +678,11 @@ def _require_on_all(
     Raises:
         InputError: only some links have a value.
     """
-    missing = [link for link, value in zip(links, values, strict=True) if value is None]
-    if len(missing) == len(links):
+    links_without_value = [link for link, value in zip(links, values, strict=True) if value is None]
+    if len(links_without_value) == len(links):
         return None
-    if missing:
-        source, target = missing[0].ends
+    if links_without_value:
+        source, target = links_without_value[0].ends
         raise InputError.invalid(
             where,
             field,
@@ -716,6 +721,7 @@ def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
     Raises:
         InputError: another value.
     """
+    # Names in a text or a list; none for None.  Another value is refused below.
     names = (
         re.split(r"[\s,;]+", value.strip())
         if isinstance(value, str)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from teal.errors import InputError, listed
-from teal.formats.parts import first_number, object_of, objects_of, text_of
+from teal.formats.parts import object_of, objects_of, optional_number, text_of
 from teal.formats.records import LinkRecord, is_down, topology_from_records
 from teal.network import Topology
 
@@ -57,14 +57,14 @@ def read_rfc8345(
             error of :func:`topology_from_records`.
     """
     where = str(path)
-    network = _network(document, where, network_id)
+    network = _select_network(document, where, network_id)
     nodes: dict[str, tuple[float, float] | None] = {}
     for index, node in enumerate(objects_of(network.get("node"), where, "node")):
         nodes[text_of(node.get("node-id"), where, f"node[{index}]: node-id")] = None
-    links = objects_of(_get(network, "link", "ietf-network-topology"), where, "link")
+    links = objects_of(_yang_member(network, "link", "ietf-network-topology"), where, "link")
     records = [_record(link, where, f"link[{index}]") for index, link in enumerate(links)]
-    down = [record.field for record in records if record.has_failed]
-    notes = (f"Links whose status is down: {listed(down)}.",) if down else ()
+    down_links = [record.field for record in records if record.has_failed]
+    notes = (f"Links whose status is down: {listed(down_links)}.",) if down_links else ()
     return topology_from_records(
         str(network.get("network-id", path.stem)),
         where,
@@ -76,7 +76,7 @@ def read_rfc8345(
     )
 
 
-def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str, Any]:
+def _select_network(document: dict[str, Any], where: str, network_id: str) -> dict[str, Any]:
     """Return the JSON object of one network of a document.
 
     Args:
@@ -95,32 +95,41 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
     else:
         networks = objects_of(document[_SINGLE_ROOT], where, _SINGLE_ROOT)
     # The network with this ID.
-    names = [str(network.get("network-id", "")) for network in networks]
+    network_ids = [str(network.get("network-id", "")) for network in networks]
     if network_id:
         selected = [
-            network for network, name in zip(networks, names, strict=True) if name == network_id
+            network
+            for network, name in zip(networks, network_ids, strict=True)
+            if name == network_id
         ]
         if len(selected) != 1:
             raise InputError.invalid(
                 where,
                 f"#{network_id}",
                 f"{len(selected) or 'no'} networks have this ID",
-                f"use one of: {', '.join(names)}",
+                f"use one of: {', '.join(network_ids)}",
             )
         return selected[0]
     # The only network with links.
-    with_links = [network for network in networks if _get(network, "link", "ietf-network-topology")]
-    if not with_links:
-        raise InputError.invalid(where, "network", "no network has links")
-    if len(with_links) > 1:
-        names = [str(network.get("network-id", "")) for network in with_links]
+    networks_with_links = [
+        network for network in networks if _yang_member(network, "link", "ietf-network-topology")
+    ]
+    if not networks_with_links:
         raise InputError.invalid(
             where,
             "network",
-            f"several networks have links: {', '.join(names)}",
+            "no network has links",
+            "add the list ietf-network-topology:link to a network",
+        )
+    if len(networks_with_links) > 1:
+        network_ids = [str(network.get("network-id", "")) for network in networks_with_links]
+        raise InputError.invalid(
+            where,
+            "network",
+            f"several networks have links: {', '.join(network_ids)}",
             "name one of them as FILE#ID",
         )
-    return with_links[0]
+    return networks_with_links[0]
 
 
 def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
@@ -138,40 +147,52 @@ def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
     # Members of the link, which may be absent.
     source = object_of(link.get("source"), where, f"{field}: source").get("source-node")
     target = object_of(link.get("destination"), where, f"{field}: destination").get("dest-node")
-    l3 = object_of(_get(link, "l3-link-attributes", _L3), where, f"{field}: l3-link-attributes")
-    te = object_of(_get(link, "te", _TE), where, f"{field}: te")
-    attributes = object_of(te.get("te-link-attributes"), where, f"{field}: te-link-attributes")
+    l3_attributes = object_of(
+        _yang_member(link, "l3-link-attributes", _L3), where, f"{field}: l3-link-attributes"
+    )
+    te_container = object_of(_yang_member(link, "te", _TE), where, f"{field}: te")
+    te_attributes = object_of(
+        te_container.get("te-link-attributes"), where, f"{field}: te-link-attributes"
+    )
     bandwidth = object_of(
-        attributes.get("max-link-bandwidth"), where, f"{field}: max-link-bandwidth"
+        te_attributes.get("max-link-bandwidth"), where, f"{field}: max-link-bandwidth"
     )
-    generic = object_of(bandwidth.get("te-bandwidth"), where, f"{field}: te-bandwidth").get(
-        "generic"
+    generic_bandwidth = object_of(
+        bandwidth.get("te-bandwidth"), where, f"{field}: te-bandwidth"
+    ).get("generic")
+    delay_us = optional_number(
+        te_attributes.get("te-delay-metric"), where, f"{field}: te-delay-metric"
     )
-    delay_us = first_number(attributes.get("te-delay-metric"), where, f"{field}: te-delay-metric")
     # The link, in the project's units.
-    statuses = (te.get("oper-status"), te.get("admin-status"), attributes.get("admin-status"))
+    statuses = (
+        te_container.get("oper-status"),
+        te_container.get("admin-status"),
+        te_attributes.get("admin-status"),
+    )
     return LinkRecord(
         text_of(source, where, f"{field}: source-node"),
         text_of(target, where, f"{field}: dest-node"),
-        None if generic is None else _bytes(generic, where, field) / _BYTES_PER_GBIT,
+        None
+        if generic_bandwidth is None
+        else _parse_bandwidth(generic_bandwidth, where, field) / _BYTES_PER_GBIT,
         None if delay_us is None else max(delay_us, 1) / _US_PER_MS,
         field,
-        metric=first_number(l3.get("metric1"), where, f"{field}: metric1"),
+        metric=optional_number(l3_attributes.get("metric1"), where, f"{field}: metric1"),
         has_failed=any(is_down(status) for status in statuses),
-        te_metric=first_number(
-            attributes.get("te-default-metric"), where, f"{field}: te-default-metric"
+        te_metric=optional_number(
+            te_attributes.get("te-default-metric"), where, f"{field}: te-default-metric"
         ),
     )
 
 
-def _get(part: dict[str, Any], name: str, module: str) -> Any:
+def _yang_member(part: dict[str, Any], name: str, module: str) -> Any:
     """Return a member with or without the prefix of its YANG module, which may be omitted if the
     parent's module is the same (RFC 7951).
     """
     return part.get(f"{module}:{name}", part.get(name))
 
 
-def _bytes(text: object, where: str, field: str) -> float:
+def _parse_bandwidth(text: object, where: str, field: str) -> float:
     """Parse a generic bandwidth, bytes per second, in hexadecimal or decimal notation."""
     try:
         return float.fromhex(str(text)) if "x" in str(text).lower() else float(str(text))
@@ -212,23 +233,23 @@ def _link_object(topology: Topology, link: int, name: str) -> dict[str, Any]:
     """
     # TE attributes: bandwidth in bytes a second, delay in microseconds, metric and status.
     names = topology.node_names
-    attributes: dict[str, Any] = {
+    te_attributes: dict[str, Any] = {
         "max-link-bandwidth": {
             "te-bandwidth": {"generic": float(topology.capacity[link] * _BYTES_PER_GBIT).hex()}
         },
         "te-delay-metric": max(1, round(float(topology.latency[link]) * _US_PER_MS)),
     }
     if topology.te_metric is not None and topology.te_metric[link]:
-        attributes["te-default-metric"] = int(topology.te_metric[link])
-    te: dict[str, Any] = {"te-link-attributes": attributes}
+        te_attributes["te-default-metric"] = int(topology.te_metric[link])
+    te_container: dict[str, Any] = {"te-link-attributes": te_attributes}
     if topology.capacity[link] <= 0:
-        te["oper-status"] = "down"
+        te_container["oper-status"] = "down"
     # The link, with its IGP metric.
     link_object: dict[str, Any] = {
         "link-id": name,
         "source": {"source-node": names[topology.link_source[link]]},
         "destination": {"dest-node": names[topology.link_target[link]]},
-        f"{_TE}:te": te,
+        f"{_TE}:te": te_container,
     }
     if topology.metric is not None:
         link_object[f"{_L3}:l3-link-attributes"] = {

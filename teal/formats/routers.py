@@ -104,12 +104,12 @@ class Routers(Mapping[str, Router]):
         # Each SID belongs to one router in one algorithm.
         owner_of_sid: dict[int, str] = {}
         for router in routers:
-            sids = [] if router.sid is None else [(router.name, router.sid)]
-            sids += [
+            owned_sids = [] if router.sid is None else [(router.name, router.sid)]
+            owned_sids += [
                 (f"{router.name} in algorithm {algorithm}", sid)
                 for algorithm, sid in router.algorithm_sids
             ]
-            for owner, sid in sids:
+            for owner, sid in owned_sids:
                 if owner_of_sid.setdefault(sid, owner) != owner:
                     raise InputError.invalid(
                         where,
@@ -133,7 +133,9 @@ class Routers(Mapping[str, Router]):
         if len(self._by_name) < len(routers):
             names = [router.name for router in routers]
             duplicate = next(name for index, name in enumerate(names) if name in names[:index])
-            raise InputError.invalid(where, "name", f"two rows have the name {duplicate}")
+            raise InputError.invalid(
+                where, "name", f"two rows have the name {duplicate}", "remove one"
+            )
 
     def __getitem__(self, name: str) -> Router:
         return self._by_name[name]
@@ -148,7 +150,7 @@ class Routers(Mapping[str, Router]):
         """Return the router's name for any of its aliases; ``name`` itself if it is unknown."""
         return self._names.resolve(name)
 
-    def applied(self, topology: Topology) -> Topology:
+    def apply_to(self, topology: Topology) -> Topology:
         """Return the network with the facts of this table: nodes have the names of the table and
         its aliases, overloaded routers carry no transit traffic, and notes name the nodes and rows
         that have no counterpart.
@@ -172,18 +174,20 @@ class Routers(Mapping[str, Router]):
                 )
             old_name_of[name] = old_name
         # Note nodes without a row, and rows without a node.
-        unknown = [name for name in names if name not in self]
-        unused = [name for name in self if name not in old_name_of]
+        unknown_nodes = [name for name in names if name not in self]
+        unused_rows = [name for name in self if name not in old_name_of]
         notes = list(topology.notes)
         if self._unused:
             notes.append(f"{self.where}: unused columns: {', '.join(self._unused)}.")
-        if unknown:
+        if unknown_nodes:
             notes.append(
                 f"{WARNING}{self.where}: nodes that are not in the table of routers: "
-                f"{listed(unknown)}."
+                f"{listed(unknown_nodes)}."
             )
-        if unused:
-            notes.append(f"{self.where}: routers that are not in the network: {listed(unused)}.")
+        if unused_rows:
+            notes.append(
+                f"{self.where}: routers that are not in the network: {listed(unused_rows)}."
+            )
         # Aliases of the nodes: those of the table, and their former names.
         aliases = {
             alias: router.name
@@ -217,8 +221,7 @@ def read_routers(path: Path) -> Routers:
     sid_columns = [
         name for name in map(plain_heading, table.header) if _ALGORITHM_SID.fullmatch(name)
     ]
-    # One router for each row, and the largest SID that fits its label block (SRGB).  The second
-    # argument of records() names the columns with numbers.
+    # One router for each row, and the largest SID that fits its label block (SRGB).
     routers = list[Router]()
     max_sids = list[tuple[str, int]]()
     largest_sid = _LargestSid()
@@ -303,12 +306,12 @@ def _used_columns(table: CellTable) -> list[bool]:
 
 
 def _parse_router(
-    cell: dict[str, str], sid_columns: list[str], where: str, field: str
+    cells: dict[str, str], sid_columns: list[str], where: str, field: str
 ) -> tuple[Router, int]:
     """Parse the router of a table row.
 
     Args:
-        cell: text of each column, by its name; "" for an empty cell.
+        cells: text of each column, by its name; "" for an empty cell.
         sid_columns: names of the columns ``sid_128`` to ``sid_255`` that the table has.
         where: name of the file, for messages.
         field: the row, for messages.
@@ -319,41 +322,41 @@ def _parse_router(
     Raises:
         InputError: an invalid cell.
     """
-    if not cell["name"]:
+    if not cells["name"]:
         raise InputError(where, f"{field}: name", "a name of a router", "an empty cell")
     # Address, vendor, and labels.
-    loopback = _parse_address(cell.get("loopback", ""), where, f"{field}: loopback")
-    vendor = re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
+    loopback = _parse_address(cells.get("loopback", ""), where, f"{field}: loopback")
+    vendor = re.sub(r"[\s_-]", "", cells.get("vendor", "").lower())
     if vendor and vendor not in VENDORS:
         expected = f"one of {', '.join(VENDORS)}"
-        raise InputError(where, f"{field}: vendor", expected, repr(cell["vendor"]))
-    sid = _parse_integer(cell.get("sid", ""), where, f"{field}: sid")
-    first_label, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
+        raise InputError(where, f"{field}: vendor", expected, repr(cells["vendor"]))
+    sid = _parse_integer(cells.get("sid", ""), where, f"{field}: sid")
+    first_label, last_label = _parse_srgb(cells.get("srgb", ""), where, f"{field}: srgb")
     algorithm_sids = list[tuple[int, int]]()
     for column in sid_columns:
-        index = _parse_integer(cell[column], where, f"{field}: {column}")
+        index = _parse_integer(cells[column], where, f"{field}: {column}")
         if index is not None:
             algorithm_sids.append((int(column.removeprefix("sid_")), index))
     # Aliases, each once; the loopback address is one of them.
     names = [
         name
         for column in _ALIAS_COLUMNS
-        for name in re.split(r"[\s;]+", cell.get(column, ""))
+        for name in re.split(r"[\s;]+", cells.get(column, ""))
         if name
     ]
     aliases = dict.fromkeys([*names, loopback] if loopback else names)
     # In order: name, aliases, loopback, SID, start of the label block, site, vendor, SIDs of
     # flexible algorithms, and whether the router is overloaded.
     router = Router(
-        cell["name"],
+        cells["name"],
         tuple(aliases),
         loopback,
         sid,
         first_label,
-        cell.get("site", ""),
+        cells.get("site", ""),
         vendor,
         tuple(algorithm_sids),
-        is_true(cell.get("overload"), where, f"{field}: overload"),
+        is_true(cells.get("overload"), where, f"{field}: overload"),
     )
     return router, last_label - first_label
 

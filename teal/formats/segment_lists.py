@@ -51,7 +51,7 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
                 "lists": [
                     {
                         "share": segment_list.share,
-                        "segments": _segments(topology, segment_list, source, target),
+                        "segments": _segments_to_json(topology, segment_list, source, target),
                     }
                     for segment_list in lists
                 ],
@@ -61,7 +61,9 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
     }
 
 
-def _segments(topology: Topology, segment_list: SegmentList, source: int, target: int) -> list[Any]:
+def _segments_to_json(
+    topology: Topology, segment_list: SegmentList, source: int, target: int
+) -> list[Any]:
     """Return the segments of a list as JSON: node names, and objects for adjacencies.
 
     A node segment to the node where the packet already is, is omitted.
@@ -76,15 +78,15 @@ def _segments(topology: Topology, segment_list: SegmentList, source: int, target
     names = topology.node_names
     segments = list[Any]()
     # Node that the packet has reached.
-    position = source
+    packet_node = source
     for stop, link in (*segment_list.stops, (target, -1)):
         # An adjacency is preceded by a node segment to the start of its link.
-        segment_end = stop if link < 0 else int(topology.link_source[link])
-        segments += [names[segment_end]] if segment_end != position else []
+        node_segment_end = stop if link < 0 else int(topology.link_source[link])
+        segments += [names[node_segment_end]] if node_segment_end != packet_node else []
         segments += (
-            [] if link < 0 else [{"link": link, "from": names[segment_end], "to": names[stop]}]
+            [] if link < 0 else [{"link": link, "from": names[node_segment_end], "to": names[stop]}]
         )
-        position = stop
+        packet_node = stop
     return segments
 
 
@@ -124,7 +126,7 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
     for index, entry in enumerate(entries):
         field = f"policies[{index}]"
-        pair, segment_lists = _policy(entry, topology, where, field)
+        pair, segment_lists = _parse_policy(entry, topology, where, field)
         if pair in lists:
             raise InputError.invalid(
                 where,
@@ -137,7 +139,7 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     is_transit = document.get("transit", False)
     if not isinstance(is_transit, bool):
         raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
-    return SegmentPolicies(lists, is_transit, _flex_algo(document.get("flex_algo"), where))
+    return SegmentPolicies(lists, is_transit, _parse_flex_algo(document.get("flex_algo"), where))
 
 
 def _read_document(path: Path, where: str) -> dict[str, Any]:
@@ -148,7 +150,10 @@ def _read_document(path: Path, where: str) -> dict[str, Any]:
         document = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError.invalid(
-            where, "policies", f"the file of segment lists cannot be read: {error}"
+            where,
+            "policies",
+            f"the file of segment lists cannot be read: {error}",
+            "name a file that teal segments --out has written",
         ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         actual = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
@@ -157,7 +162,7 @@ def _read_document(path: Path, where: str) -> dict[str, Any]:
     return document
 
 
-def _policy(
+def _parse_policy(
     entry: Any, topology: Topology, where: str, field: str
 ) -> tuple[tuple[int, int], tuple[SegmentList, ...]]:
     """Parse the policy of a pair of nodes: its segment lists and their shares.
@@ -187,13 +192,16 @@ def _policy(
     )
     if pair[0] == pair[1]:
         raise InputError.invalid(
-            where, field, f"source and target are the same node, {entry['source']}"
+            where,
+            field,
+            f"source and target are the same node, {entry['source']}",
+            "change one",
         )
     # Lists: each ends at the target, and their shares sum to 1.
     segment_lists = []
     for list_index, entry_list in enumerate(entry["lists"]):
         list_field = f"{field}.lists[{list_index}]"
-        stops = _stops(entry_list, topology, where, list_field)
+        stops = _parse_stops(entry_list, topology, where, list_field)
         if not stops or stops[-1][0] != pair[1]:
             raise InputError(
                 where,
@@ -208,7 +216,9 @@ def _policy(
     return pair, tuple(segment_lists)
 
 
-def _stops(entry_list: Any, topology: Topology, where: str, field: str) -> list[tuple[int, int]]:
+def _parse_stops(
+    entry_list: Any, topology: Topology, where: str, field: str
+) -> list[tuple[int, int]]:
     """Parse the segments of a list into pairs: index of the node that a segment leads to, and index
     of its link, -1 for a node segment.
 
@@ -226,7 +236,7 @@ def _stops(entry_list: Any, topology: Topology, where: str, field: str) -> list[
     segments = entry_list.get("segments", [])
     if not isinstance(segments, list):
         raise InputError(where, f"{field}.segments", "a list", repr(segments)[:80])
-    return [_stop(segment, topology, where, f"{field}.segments") for segment in segments]
+    return [_parse_stop(segment, topology, where, f"{field}.segments") for segment in segments]
 
 
 def _segment_list(
@@ -253,7 +263,7 @@ def _segment_list(
     )
 
 
-def _flex_algo(text: Any, where: str) -> FlexAlgo | None:
+def _parse_flex_algo(text: Any, where: str) -> FlexAlgo | None:
     """Parse the definition of a flexible algorithm, such as ``128:metric=delay``; None for None."""
     location = f"{where}: flex_algo"
     if text is None:
@@ -276,7 +286,7 @@ def _node(name: Any, topology: Topology, where: str, field: str) -> int:
     return index
 
 
-def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int, int]:
+def _parse_stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int, int]:
     """Parse a segment: index of the node that it leads to, and index of its link, -1 for a node
     segment.
 
@@ -300,6 +310,7 @@ def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int
             repr(link),
         )
     ends = int(topology.link_source[link]), int(topology.link_target[link])
+    # The ends of the link may be named, too, and must then be those of the network.
     for key, end in zip(("from", "to"), ends, strict=True):
         name = topology.node_names[end]
         if topology.name_of(str(segment.get(key, name))) != name:

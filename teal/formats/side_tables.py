@@ -33,7 +33,7 @@ from teal.network import Topology
 
 SUFFIXES = (".csv", ".tsv", ".xlsx")
 _NUMBER_AND_UNIT = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
-_HOURS = {
+_HOURS_PER_UNIT = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1 / 3600),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 1 / 60),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 1.0),
@@ -147,7 +147,7 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
     if not indices or any(
         column_spec.required and column_spec.name not in indices for column_spec in columns
     ):
-        raise InputError(table.where, "columns", _expected(columns), table.columns_text)
+        raise InputError(table.where, "columns", _describe_columns(columns), table.columns_text)
     unused = [
         text
         for index, text in enumerate(table.header)
@@ -170,7 +170,7 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
             continue
         location = f"{table.where}: {table.row_word} {line}"
         values = {
-            column.name: _value(texts[column.name], column, units[column.name], location)
+            column.name: _parse_value(texts[column.name], column, units[column.name], location)
             for column in columns
             if column.name in texts
         }
@@ -187,7 +187,7 @@ def warn(text: str) -> None:
 def require_once(
     rows: Sequence[Row],
     keys: Iterable[object],
-    what: str,
+    key_text: str,
     values: Sequence[object] | None = None,
 ) -> None:
     """Raise InputError if two rows have the same key.
@@ -195,20 +195,20 @@ def require_once(
     Args:
         rows: the rows.
         keys: key of each row, such as its cable.
-        what: description of a key, for the message, such as "each cable".
+        key_text: description of a key, for the message, such as "each cable".
         values: value of each row; rows with the same key and value are accepted, such as both
             directions of a cable.  None accepts no repeated key.
     """
-    first: dict[object, int] = {}
+    first_index_of_key: dict[object, int] = {}
     for index, key in enumerate(keys):
-        first_index = first.setdefault(key, index)
+        first_index = first_index_of_key.setdefault(key, index)
         if first_index == index or (values is not None and values[first_index] == values[index]):
             continue
         row = rows[index]
         raise InputError.invalid(
             row.where,
             "",
-            f"the row repeats {rows[first_index].where}, but {what} may have one row only",
+            f"the row repeats {rows[first_index].where}, but {key_text} may have one row only",
             "remove one",
         )
 
@@ -238,7 +238,7 @@ def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
     required = [column for column in columns if column.required]
 
     def is_header(cells: list[str]) -> bool:
-        names = {name for cell in cells for name in (plain_heading(cell), _heading(cell)[0])}
+        names = {name for cell in cells for name in (plain_heading(cell), _split_heading(cell)[0])}
         if not required:
             return any(names & {column.name, *column.aliases} for column in columns)
         return all(names & {column.name, *column.aliases} for column in required)
@@ -246,7 +246,7 @@ def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
     return read_cells(path, is_header)
 
 
-def _expected(columns: Sequence[Column]) -> str:
+def _describe_columns(columns: Sequence[Column]) -> str:
     """Describe the required and optional columns of a table, for a message."""
     required = ", ".join(column.name for column in columns if column.required)
     optional = ", ".join(column.name for column in columns if not column.required)
@@ -255,7 +255,7 @@ def _expected(columns: Sequence[Column]) -> str:
     return f"{required} (optional: {optional})" if optional else required
 
 
-def _heading(text: str) -> tuple[str, str]:
+def _split_heading(text: str) -> tuple[str, str]:
     """Split a heading such as ``MTBF (s)`` into name and unit, "" for no unit."""
     name, unit = bracketed_heading(text)
     return plain_heading(name), unit
@@ -274,7 +274,7 @@ def _column_indices(
     units: dict[str, str] = {}
     for index, text in enumerate(table.header):
         for column in columns:
-            unit = _unit_in(text, column)
+            unit = _unit_in_heading(text, column)
             if unit is None:
                 continue
             if column.name in indices:
@@ -299,10 +299,10 @@ def _column_indices(
     return indices, units
 
 
-def _unit_in(heading: str, column: Column) -> str | None:
+def _unit_in_heading(heading: str, column: Column) -> str | None:
     """Return the unit in a heading, "" for none; None if it is not a heading of this column."""
     plain = plain_heading(heading)
-    name_without_unit, unit = _heading(heading)
+    name_without_unit, unit = _split_heading(heading)
     for name in (column.name, *column.aliases):
         if plain == name:
             return ""
@@ -324,7 +324,7 @@ def _is_unit(kind: Kind, text: str) -> bool:
         case Kind.DELAY:
             return is_time_unit(text)
         case Kind.DURATION:
-            return text.lower() in _HOURS
+            return text.lower() in _HOURS_PER_UNIT
         case Kind.SHARE:
             return text.lower() in ("%", "percent", "pct")
     return False
@@ -339,6 +339,7 @@ def _accepts_unit(kind: Kind, unit: str) -> bool:
     if kind in (Kind.TEXT, Kind.YES_NO):
         return True
     if kind is Kind.NUMBER:
+        # Refuse a per cent sign, and units of rates other than Gbit/s.
         words = re.split(r"[\s/]+", unit)
         return "%" not in unit and not any(
             is_rate_unit(word) and gbps_per_unit(word, "") != 1 for word in words
@@ -346,7 +347,7 @@ def _accepts_unit(kind: Kind, unit: str) -> bool:
     return _is_unit(kind, unit)
 
 
-def _value(text: str, column: Column, unit: str, where: str) -> Any:
+def _parse_value(text: str, column: Column, unit: str, where: str) -> Any:
     """Parse the value of a cell; None for an empty one.
 
     Args:
@@ -390,6 +391,6 @@ def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
         case Kind.DELAY:
             return ms_per_unit(unit, where, field)
         case Kind.DURATION:
-            return _HOURS[unit.lower()]
+            return _HOURS_PER_UNIT[unit.lower()]
     # The only unit of a share is per cent.
     return 0.01

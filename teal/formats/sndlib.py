@@ -54,11 +54,16 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         InputError: not SNDlib XML, or an error of :func:`topology_from_records`.
     """
     where = str(path)
-    root = _parse(path.read_bytes(), where)
-    unit, notes = _unit(root, where)
+    root = _parse_xml(path.read_bytes(), where)
+    unit_gbps, notes = _gbps_of_unit(root, where)
     structure = root.find(f"{_NAMESPACE}networkStructure")
     if structure is None:
-        raise InputError.invalid(where, "", "the file has no element networkStructure")
+        raise InputError.invalid(
+            where,
+            "",
+            "the file has no element networkStructure",
+            "name an SNDlib file with nodes and links",
+        )
     # Coordinates (x, y) of the nodes by name, None where unknown.
     nodes: dict[str, tuple[float, float] | None] = {}
     for node in structure.iterfind(f"{_NAMESPACE}nodes/{_NAMESPACE}node"):
@@ -78,7 +83,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         for module in ("preInstalledModule", f"additionalModules/{_NAMESPACE}addModule"):
             text = link.findtext(f"{_NAMESPACE}{module}/{_NAMESPACE}capacity")
             if text is not None and (capacity is None or capacity == 0):
-                capacity = number(text, where, f"{field}: capacity") * unit
+                capacity = number(text, where, f"{field}: capacity") * unit_gbps
         # Node names of the link.
         ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
         # No latency: it follows from the coordinates.
@@ -130,28 +135,33 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
     """
     where = str(path)
     archive = _read_archive(path, topology, progress)
-    rows = archive.rows
-    if not rows:
-        raise InputError.invalid(where, "", "no XML file with demands")
+    matrix_by_time = archive.matrix_by_time
+    if not matrix_by_time:
+        raise InputError.invalid(
+            where,
+            "",
+            "no XML file with demands",
+            "name an archive or folder with an SNDlib .xml file for each matrix",
+        )
     name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name, flags=re.IGNORECASE)
     key = content_key(file_key(path), topology.node_names)
     # The D demands: union of the pair codes of all matrices, ascending.
-    times = np.array(sorted(rows), dtype="datetime64[s]")
-    pairs = reduce(np.union1d, (matrix_pairs for matrix_pairs, _ in rows.values()))
+    times = np.array(sorted(matrix_by_time), dtype="datetime64[s]")
+    pair_codes = reduce(np.union1d, (matrix_codes for matrix_codes, _ in matrix_by_time.values()))
 
     # Write one row of rates for each time; demands that its file lacks have rate 0.
     def write_rates(store: RateFile | RateArray) -> None:
-        for row, time in enumerate(sorted(rows)):
-            matrix_pairs, rates = rows[time]
-            all_rates = np.zeros(len(pairs))
-            all_rates[np.searchsorted(pairs, matrix_pairs)] = rates
+        for row, time in enumerate(sorted(matrix_by_time)):
+            matrix_codes, rates = matrix_by_time[time]
+            all_rates = np.zeros(len(pair_codes))
+            all_rates[np.searchsorted(pair_codes, matrix_codes)] = rates
             store.write(row, all_rates[None])
 
     return TrafficMatrices(
         name=name,
-        pairs=np.stack(np.divmod(pairs, topology.num_nodes), 1).astype(np.int32),
+        pairs=np.stack(np.divmod(pair_codes, topology.num_nodes), 1).astype(np.int32),
         timestamps=times,
-        rates=make_rates((len(times), len(pairs)), key, write_rates),
+        rates=make_rates((len(times), len(pair_codes)), key, write_rates),
         interval_s=int(np.median(archive.intervals)),
         skipped=tuple(archive.skipped),
         key=key,
@@ -164,12 +174,13 @@ class _Archive:
     """Traffic matrices of an archive, and messages about its files without demands.
 
     Attributes:
-        rows: by time: pair codes source * N + target of the demands, ascending, and their Gbit/s.
+        matrix_by_time: for each time, the pair codes source * N + target of the demands,
+            ascending, and their rates, Gbit/s.
         intervals: seconds from each matrix to the next, as its file states.
         skipped: messages about files without demands.
     """
 
-    rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = dataclasses.field(
+    matrix_by_time: dict[np.datetime64, tuple[Int64Array, FloatArray]] = dataclasses.field(
         default_factory=dict
     )
     intervals: list[int] = dataclasses.field(default_factory=list)
@@ -204,12 +215,15 @@ def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
         archive.intervals.append(matrix.interval_s)
         if not len(matrix.rates):
             archive.skipped.append(f"{name}: no demands in the file")
-        elif matrix.time in archive.rows:
+        elif matrix.time in archive.matrix_by_time:
             raise InputError.invalid(
-                where, f"{name}: time", f"an earlier file has the time {matrix.time}, too"
+                where,
+                f"{name}: time",
+                f"an earlier file has the time {matrix.time}, too",
+                "remove one of the two files",
             )
         else:
-            archive.rows[matrix.time] = (matrix.pairs, matrix.rates)
+            archive.matrix_by_time[matrix.time] = (matrix.pairs, matrix.rates)
     return archive
 
 
@@ -245,7 +259,7 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_matrix(
-    name: str, content: bytes, archive: str, index: dict[str, int], topology: Topology
+    name: str, content: bytes, archive: str, node_index: dict[str, int], topology: Topology
 ) -> _Matrix:
     """Parse the file of one matrix; demands of the same pair are added, self-loops dropped.
 
@@ -253,7 +267,7 @@ def _read_matrix(
         name: name of the file.
         content: its XML.
         archive: name of the archive, for messages.
-        index: index of each node by its name.
+        node_index: index of each node by its name.
         topology: the network.
 
     Raises:
@@ -262,12 +276,16 @@ def _read_matrix(
     """
     where = f"{archive}: {name}"
     # Unit of the rates, time, and seconds to the next matrix.
-    root = _parse(content, where)
-    unit, _ = _unit(root, where)
+    root = _parse_xml(content, where)
+    unit_gbps, _ = _gbps_of_unit(root, where)
     time = _time(root, where)
     granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
-    step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
-    interval_s = int(step[1]) * _SECONDS_PER_UNIT[step[2]] if step else 0
+    granularity_match = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
+    interval_s = (
+        int(granularity_match[1]) * _SECONDS_PER_UNIT[granularity_match[2]]
+        if granularity_match
+        else 0
+    )
     # Gbit/s by pair of node indices.
     rates: dict[tuple[int, int], float] = {}
     for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
@@ -277,17 +295,17 @@ def _read_matrix(
             for part in ("source", "target", "demandValue")
         )
         for node in (source, target):
-            if node not in index:
+            if node not in node_index:
                 raise InputError(where, field, f"a node of {topology.name}", repr(node))
         rate = number(value, where, f"{field}: demandValue")
         if not (np.isfinite(rate) and rate >= 0):
             raise InputError(where, f"{field}: demandValue", "a finite rate >= 0", rate)
         if source != target:
-            pair = (index[source], index[target])
-            rates[pair] = rates.get(pair, 0.0) + rate * unit
+            pair = (node_index[source], node_index[target])
+            rates[pair] = rates.get(pair, 0.0) + rate * unit_gbps
     # Arrays, sorted by pair.
     sorted_pairs = sorted(rates)
-    pairs = np.array(
+    pair_codes = np.array(
         [
             source_index * topology.num_nodes + target_index
             for source_index, target_index in sorted_pairs
@@ -298,7 +316,7 @@ def _read_matrix(
         name,
         time,
         interval_s,
-        pairs,
+        pair_codes,
         np.array([rates[pair] for pair in sorted_pairs], dtype=np.float64),
     )
 
@@ -320,7 +338,7 @@ def _time(root: ElementTree.Element, where: str) -> np.datetime64:
         raise InputError(where, "time", "a date and time", repr(text)) from None
 
 
-def _parse(content: bytes, where: str) -> ElementTree.Element:
+def _parse_xml(content: bytes, where: str) -> ElementTree.Element:
     """Return the root element of SNDlib XML; raise InputError for anything else."""
     try:
         root = ElementTree.fromstring(content)
@@ -336,7 +354,7 @@ def _parse(content: bytes, where: str) -> ElementTree.Element:
     return root
 
 
-def _unit(root: ElementTree.Element, where: str) -> tuple[float, tuple[str, ...]]:
+def _gbps_of_unit(root: ElementTree.Element, where: str) -> tuple[float, tuple[str, ...]]:
     """Return the Gbit/s in one unit of the file's capacities and rates, and a tuple with a note if
     the file names no unit.
     """

@@ -48,7 +48,7 @@ from teal.runtime.storage import atomic_file, content_key, file_key
 _BATCH_ROWS = 1 << 20
 _COLUMNS = ("timestamp", "source", "target", "rate")
 # Time of a matrix without a timestamp.
-_FIRST_TIME = int(np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64))
+_DEFAULT_TIME_S = int(np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64))
 # Optional columns.
 _ENDPOINT = "endpoint"
 _CLASS = "class"
@@ -63,7 +63,8 @@ _MAX_STEP_RATIO = 10
 # Maximum number of faults in a message.
 _MAX_LISTED_ROWS = 10
 # Line of the first row of a CSV file, after the header.
-_FIRST_LINE = 2
+_FIRST_DATA_LINE = 2
+# Number with a decimal point and without separators of thousands.
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 # No-break spaces that Excel writes in names.
 _NO_BREAK_SPACES = "\u00a0\u202f"
@@ -118,7 +119,7 @@ class _TableSource:
         return indices
 
     @property
-    def unused(self) -> list[str]:
+    def unused_columns(self) -> list[str]:
         """Names, as written, of the non-empty headings that are no column of a traffic table."""
         used = set(self.column_indices.values())
         return [text for index, text in enumerate(self.columns) if index not in used and text]
@@ -143,17 +144,18 @@ def _file_source(path: Path) -> _TableSource:
 
             # No separator, and rows are counted from 0.
             return _TableSource(where, path.stem, columns, parquet_batches, "", None)
+        # A CSV file is opened now for its column names, and again for each pass over its rows.
         reader, separator = _open_csv(path)
         with reader:
             columns = list(reader.schema.names)
         return _TableSource(
-            where, path.stem, columns, lambda: _open_csv(path)[0], separator, _FIRST_LINE
+            where, path.stem, columns, lambda: _open_csv(path)[0], separator, _FIRST_DATA_LINE
         )
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise _unreadable_table(where, error) from None
+        raise _unreadable_table_error(where, error) from None
 
 
-def _unreadable_table(where: str, error: Exception) -> InputError:
+def _unreadable_table_error(where: str, error: Exception) -> InputError:
     """Build the error about a table that pyarrow cannot read, from the first line of ``error``."""
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
     return InputError.invalid(
@@ -182,20 +184,20 @@ def _frame_source(frame: Any) -> _TableSource:
     )
 
 
-def _frame_column(series: Any, name: str, pa: Any) -> Any:
+def _frame_column(series: Any, normalised_name: str, pa: Any) -> Any:
     """Convert a column of a pandas frame to an Arrow array: a column of rates to float64, one of
     times to times in seconds or to float64, other columns to texts.
 
     Args:
         series: the column.
-        name: normalised name of the column.
+        normalised_name: normalised name of the column.
         pa: the module pyarrow.
     """
     import pandas as pd
 
     # Times: periods become their starts, and zones UTC.
     dtype = series.dtype
-    is_time = name == _TIMESTAMP or name in _TIME_NAMES
+    is_time = normalised_name == _TIMESTAMP or normalised_name in _TIME_NAMES
     if is_time and isinstance(dtype, pd.PeriodDtype):
         series = series.dt.to_timestamp()
         dtype = series.dtype
@@ -205,7 +207,7 @@ def _frame_column(series: Any, name: str, pa: Any) -> Any:
     # Numbers, as rates or as times; NaN becomes null in a column of times only.
     is_number = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
     is_real = is_number and not pd.api.types.is_complex_dtype(dtype)
-    if name == "rate" and is_real:
+    if normalised_name == "rate" and is_real:
         return pa.array(series.to_numpy(np.float64, na_value=np.nan))
     if is_time and is_real:
         return pa.array(series.to_numpy(np.float64, na_value=np.nan), from_pandas=True)
@@ -239,9 +241,10 @@ def read_table(
             ``endpoint``, a self-loop, or an order that differs from the classes of the table.
     """
     source = _file_source(path)
+    # Key of the cache of rates: the file, and the settings that decide how it is read.
     aliases = [f"{alias}={name}" for alias, name in sorted(topology.aliases.items())]
     key = content_key(file_key(path), topology.node_names, *class_order, *aliases, bool(unit))
-    return _read(source, key, topology, progress, class_order, not unit)
+    return _read_matrices(source, key, topology, progress, class_order, not unit)
 
 
 def read_frame(
@@ -262,11 +265,11 @@ def read_frame(
     """
     source = _frame_source(frame)
     # Key of the cache of rates: a hash of all cells.
-    digest: list[object] = []
+    column_texts: list[object] = []
     for batch in source.batches():
-        digest += [repr(column.to_pylist()) for column in batch.columns]
-    key = content_key(*source.columns, *digest, topology.node_names, *class_order, bool(unit))
-    return _read(source, key, topology, False, class_order, not unit)
+        column_texts += [repr(column.to_pylist()) for column in batch.columns]
+    key = content_key(*source.columns, *column_texts, topology.node_names, *class_order, bool(unit))
+    return _read_matrices(source, key, topology, False, class_order, not unit)
 
 
 def is_table(frame: Any) -> bool:
@@ -275,7 +278,7 @@ def is_table(frame: Any) -> bool:
     return set(_COLUMNS[1:]) <= names
 
 
-def _read(
+def _read_matrices(
     source: _TableSource,
     key: str,
     topology: Topology,
@@ -305,36 +308,40 @@ def _read(
     class_index: dict[str, int] = {}
     decimal = _decimal_sign(source)
 
-    def batches(action: str) -> Iterator[_Batch]:
-        table_batches = _batches(source, topology, class_index, decimal, applies_unit)
+    def parsed_batches(action: str) -> Iterator[_Batch]:
+        table_batches = _parse_batches(source, topology, class_index, decimal, applies_unit)
         yield from progress_bar(
             table_batches, desc=f"{action} {source.name}", unit="batch", disable=not progress
         )
 
     # First pass: (T,) timestamps and (D,) demand codes, both ascending.
-    timestamps, distinct_codes, num_rows = _scan(batches("scanning"))
+    timestamps, distinct_codes, num_rows = _scan(parsed_batches("scanning"))
     if not len(timestamps):
-        raise InputError.invalid(source.where, "", "the table has no rows")
+        raise InputError.invalid(
+            source.where, "", "the table has no rows", "add a row for each demand"
+        )
     # Replace the class index in each code by the rank of the class, and sort: the demands are then
     # ordered by class, source and target.
-    class_names, rank = _order_classes(source.where, list(class_index), class_order)
+    class_names, class_rank = _order_classes(source.where, list(class_index), class_order)
     num_pairs = topology.num_nodes**2
-    codes = rank[distinct_codes // num_pairs] * num_pairs + distinct_codes % num_pairs
+    ranked_codes = class_rank[distinct_codes // num_pairs] * num_pairs + distinct_codes % num_pairs
     # (D,) position among the sorted demands of each entry of distinct_codes.
-    demand_of_code = np.empty(len(codes), dtype=np.int64)
-    demand_of_code[np.argsort(codes)] = np.arange(len(codes))
-    codes.sort()
+    demand_of_code = np.empty(len(ranked_codes), dtype=np.int64)
+    demand_of_code[np.argsort(ranked_codes)] = np.arange(len(ranked_codes))
+    ranked_codes.sort()
     layout = _Layout(timestamps, distinct_codes, demand_of_code)
 
     # Second pass: write the rates (T, D), a row for each timestamp.
     def write_rates(rates: RateFile | RateArray) -> None:
-        _write_rates(rates, batches("reading"), source, layout)
+        _write_rates(rates, parsed_batches("reading"), source, layout)
 
-    _warn_of_sparse_times(source, timestamps, num_rows / (len(timestamps) * len(codes)))
+    _warn_of_sparse_times(source, timestamps, num_rows / (len(timestamps) * len(ranked_codes)))
     times = timestamps.astype("datetime64[s]")
     # Decode (D, 2) source and target; class c has the demands class_ptr[c]:class_ptr[c + 1].
-    pairs = np.stack(np.divmod(codes % num_pairs, topology.num_nodes), 1).astype(np.int32)
-    class_ptr = np.searchsorted(codes, np.arange(len(rank) + 1) * num_pairs).astype(np.int64)
+    pairs = np.stack(np.divmod(ranked_codes % num_pairs, topology.num_nodes), 1).astype(np.int32)
+    class_ptr = np.searchsorted(ranked_codes, np.arange(len(class_rank) + 1) * num_pairs).astype(
+        np.int64
+    )
     return TrafficMatrices(
         name=source.name,
         pairs=pairs,
@@ -351,12 +358,13 @@ def _check_columns(source: _TableSource) -> None:
     """Raise InputError for a missing column other than the timestamp, and warn about unused
     columns.
     """
+    # All columns but the first, the timestamp, are required.
     for column in _COLUMNS[1:]:
         if column not in source.column_indices:
             actual = ", ".join(source.columns)
             raise InputError(source.where, column, "columns " + ", ".join(_COLUMNS), actual)
-    if source.unused:
-        warn(f"{source.where}: unused columns: {listed(source.unused, 10)}")
+    if source.unused_columns:
+        warn(f"{source.where}: unused columns: {listed(source.unused_columns, 10)}")
 
 
 def _scan(batches: Iterator[_Batch]) -> tuple[Int64Array, Int64Array, int]:
@@ -414,15 +422,19 @@ def _write_rates(
     is_started = np.zeros(len(layout.timestamps), dtype=bool)
     for row_timestamps, row_codes, row_rates in batches:
         # Group the rows of the batch by timestamp.
-        order = np.argsort(row_timestamps, kind="stable")
-        batch_timestamps, starts = np.unique(row_timestamps[order], return_index=True)
+        rows_by_time = np.argsort(row_timestamps, kind="stable")
+        batch_timestamps, group_starts = np.unique(row_timestamps[rows_by_time], return_index=True)
         # Demand of each row of the batch.
         row_demands = layout.demand_of_code[np.searchsorted(layout.codes, row_codes)]
-        for timestamp, rows in zip(batch_timestamps, np.split(order, starts[1:]), strict=True):
+        for timestamp, rows in zip(
+            batch_timestamps, np.split(rows_by_time, group_starts[1:]), strict=True
+        ):
             # (D,) rates of the matrix so far: an earlier batch may have begun it.
-            matrix = int(np.searchsorted(layout.timestamps, timestamp))
+            matrix_index = int(np.searchsorted(layout.timestamps, timestamp))
             matrix_rates = (
-                rates.read(matrix).copy() if is_started[matrix] else np.full(num_demands, np.nan)
+                rates.read(matrix_index).copy()
+                if is_started[matrix_index]
+                else np.full(num_demands, np.nan)
             )
             demands = row_demands[rows]
             # Add the rates of endpoints; without endpoints a second rate of a demand is an error.
@@ -430,14 +442,14 @@ def _write_rates(
                 sums = np.bincount(demands, row_rates[rows], minlength=num_demands)
                 matrix_rates = np.nan_to_num(matrix_rates) + sums
             elif np.isfinite(matrix_rates[demands]).any() or len(np.unique(demands)) < len(demands):
-                raise _repeated_pair(source, int(timestamp))
+                raise _repeated_pair_error(source, int(timestamp))
             else:
                 matrix_rates[demands] = row_rates[rows]
-            rates.write(matrix, matrix_rates[None])
-            is_started[matrix] = True
+            rates.write(matrix_index, matrix_rates[None])
+            is_started[matrix_index] = True
     # Demands without a row have rate 0.
-    for matrix in range(len(layout.timestamps)):
-        rates.write(matrix, np.nan_to_num(rates.read(matrix))[None])
+    for matrix_index in range(len(layout.timestamps)):
+        rates.write(matrix_index, np.nan_to_num(rates.read(matrix_index))[None])
 
 
 def _order_classes(
@@ -474,13 +486,13 @@ def _order_classes(
             "the classes of the traffic: " + ", ".join(classes),
             ", ".join(class_order),
         )
-    is_numbers = all(name.isdecimal() for name in classes)
-    ordered = tuple(class_order) or tuple(sorted(classes, key=int if is_numbers else str))
+    has_numeric_names = all(name.isdecimal() for name in classes)
+    ordered = tuple(class_order) or tuple(sorted(classes, key=int if has_numeric_names else str))
     return ordered, np.array([ordered.index(name) for name in classes], dtype=np.int64)
 
 
-def _repeated_pair(source: _TableSource, second: int) -> InputError:
-    """Build the error about two rows with the same source and target at time ``second`` (seconds
+def _repeated_pair_error(source: _TableSource, time_s: int) -> InputError:
+    """Build the error about two rows with the same source and target at time ``time_s`` (seconds
     since 1970).
     """
     problem = "two rows have the same source and target"
@@ -489,7 +501,7 @@ def _repeated_pair(source: _TableSource, second: int) -> InputError:
         return InputError.invalid(
             source.where, "", problem, f"{remedy}, or a column timestamp (or time)"
         )
-    time = np.datetime64(second, "s")
+    time = np.datetime64(time_s, "s")
     zone = (
         "if local clocks repeat this hour in autumn, add the zone (2026-10-25T02:00:00+02:00): "
         "times without a zone are read as UTC"
@@ -506,13 +518,17 @@ def _warn_of_sparse_times(source: _TableSource, timestamps: Int64Array, density:
         timestamps: (T,) seconds since 1970, ascending.
         density: number of rows / (number of demands * T).
     """
-    steps = np.diff(timestamps)
-    if density > _MIN_DENSITY or len(steps) < 2 or steps.max() < _MAX_STEP_RATIO * steps.min():
+    steps_s = np.diff(timestamps)
+    if (
+        density > _MIN_DENSITY
+        or len(steps_s) < 2
+        or steps_s.max() < _MAX_STEP_RATIO * steps_s.min()
+    ):
         return
     warn(
         f"{source.where}: only {100 * density:.0f}% of the demands have a row at each of the "
-        f"{len(timestamps):,} times, and the others count as 0; times are {steps.min():,} to "
-        f"{steps.max():,} s apart.  If the rows of one poll have different times, round them to "
+        f"{len(timestamps):,} times, and the others count as 0; times are {steps_s.min():,} to "
+        f"{steps_s.max():,} s apart.  If the rows of one poll have different times, round them to "
         "the polling interval"
     )
 
@@ -539,11 +555,13 @@ def _open_csv(path: Path) -> tuple[Any, str]:
         first_line = stream.readline().rstrip("\r\n")
     delimiter = separator_of(first_line)
     # pyarrow needs the column names as they are after the quotes are removed.
-    names = first_line.split(delimiter)
-    unquoted = [name.strip().strip('"') for name in names]
+    quoted_names = first_line.split(delimiter)
+    unquoted_names = [name.strip().strip('"') for name in quoted_names]
     text_columns = ("source", "target", "rate", _CLASS)
     column_types = {
-        name: pa.string() for name in unquoted + names if _normalise_heading(name) in text_columns
+        name: pa.string()
+        for name in unquoted_names + quoted_names
+        if _normalise_heading(name) in text_columns
     }
     reader = csv.open_csv(
         path,
@@ -565,16 +583,16 @@ class _InvalidRows:
         self._where = where
         self._first_line = first_line
         # Index in the file of the batch's first row.
-        self._row = 0
+        self._batch_start_row = 0
         self._messages: list[str] = []
-        self._count = 0
+        self._num_invalid = 0
         self._expected = ""
 
-    def next_batch(self, rows: int) -> None:
+    def next_batch(self, num_rows: int) -> None:
         """Add the number of rows of a checked batch to the row number at which the next batch
         starts.
         """
-        self._row += rows
+        self._batch_start_row += num_rows
 
     def add(self, is_invalid: BoolArray, expected: str, describe: Callable[[int], str]) -> None:
         """Collect the rows of the present batch that are invalid.
@@ -588,32 +606,35 @@ class _InvalidRows:
         if not len(rows):
             return
         self._expected = self._expected or expected
-        self._count += len(rows)
+        self._num_invalid += len(rows)
+        # Describe the first invalid rows, each by its line in a CSV file or by its row number.
         for row in rows[: _MAX_LISTED_ROWS - len(self._messages)].tolist():
-            index = self._row + row
-            line = (
-                f"row {index}" if self._first_line is None else f"line {self._first_line + index}"
+            file_row = self._batch_start_row + row
+            location = (
+                f"row {file_row}"
+                if self._first_line is None
+                else f"line {self._first_line + file_row}"
             )
-            self._messages.append(f"{line}: {describe(row)}")
+            self._messages.append(f"{location}: {describe(row)}")
 
     def check(self) -> None:
         """Raise InputError, naming the first invalid rows, if any row is invalid."""
-        if self._count:
+        if self._num_invalid:
             remainder = (
-                f" and {self._count - len(self._messages):,} more"
-                if self._count > len(self._messages)
+                f" and {self._num_invalid - len(self._messages):,} more"
+                if self._num_invalid > len(self._messages)
                 else ""
             )
-            rows = "invalid row" if self._count == 1 else "invalid rows"
+            row_phrase = "invalid row" if self._num_invalid == 1 else "invalid rows"
             raise InputError.invalid(
                 self._where,
                 "",
-                f"{rows}: {', '.join(self._messages)}{remainder}",
+                f"{row_phrase}: {', '.join(self._messages)}{remainder}",
                 f"use {self._expected}",
             )
 
 
-def _batches(
+def _parse_batches(
     source: _TableSource,
     topology: Topology,
     class_index: dict[str, int],
@@ -641,7 +662,7 @@ def _batches(
     where = source.where
     # Node index by name or alias.
     node_index = topology.node_index()
-    names = _NodeNames(
+    node_names = _NodeNames(
         topology.name,
         pa.array(list(node_index), pa.string()),
         np.array(list(node_index.values()), dtype=np.int64),
@@ -656,11 +677,13 @@ def _batches(
                 name: batch.column(column_index) for name, column_index in column_indices.items()
             }
             # Nodes and rate of each row.
-            source_node, is_known_source, _ = _nodes(columns, "source", names, invalid_rows)
-            target_node, is_known_target, target_text = _nodes(
-                columns, "target", names, invalid_rows
+            source_node, is_known_source, _ = _look_up_nodes(
+                columns, "source", node_names, invalid_rows
             )
-            rate = _rates(columns["rate"], decimal, invalid_rows, pa)
+            target_node, is_known_target, target_text = _look_up_nodes(
+                columns, "target", node_names, invalid_rows
+            )
+            rate = _parse_rates(columns["rate"], decimal, invalid_rows, pa)
             if unit and applies_unit:
                 rate *= gbps_per_unit(unit, f"{where}: rate")
             # A self-loop is an error unless its rate is 0: pandas creates such rows when it groups
@@ -669,10 +692,10 @@ def _batches(
             invalid_rows.add(
                 is_loop & (rate > 0),
                 "a target other than the source",
-                partial(_cell_text, "target", target_text),
+                partial(_describe_cell, "target", target_text),
             )
             # Timestamp and code of each row.
-            timestamps = np.full(batch.num_rows, _FIRST_TIME)
+            timestamps = np.full(batch.num_rows, _DEFAULT_TIME_S)
             if _TIMESTAMP in columns:
                 timestamps = _seconds(columns[_TIMESTAMP], where, pa)
             invalid_rows.next_batch(batch.num_rows)
@@ -681,7 +704,7 @@ def _batches(
                 codes += _class_indices(columns[_CLASS], class_index) * topology.num_nodes**2
             yield timestamps[~is_loop], codes[~is_loop], rate[~is_loop]
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise _unreadable_table(where, error) from None
+        raise _unreadable_table_error(where, error) from None
     invalid_rows.check()
 
 
@@ -700,15 +723,15 @@ class _NodeNames:
     nodes: Int64Array
 
 
-def _nodes(
-    columns: dict[str, Any], column: str, names: _NodeNames, invalid_rows: _InvalidRows
+def _look_up_nodes(
+    columns: dict[str, Any], column: str, node_names: _NodeNames, invalid_rows: _InvalidRows
 ) -> tuple[Int64Array, BoolArray, Any]:
     """Look up the nodes of a column of R rows.
 
     Args:
         columns: Arrow columns of a batch, by name.
         column: ``source`` or ``target``.
-        names: names of the nodes.
+        node_names: names of the nodes.
         invalid_rows: collects the rows with unknown names (written).
 
     Returns:
@@ -724,12 +747,12 @@ def _nodes(
         text = pc.replace_substring(text, space, " ")
     text = pc.utf8_trim_whitespace(text)
     # Look up the names.
-    positions = pc.index_in(text, value_set=names.names)
+    positions = pc.index_in(text, value_set=node_names.names)
     is_unknown = positions.is_null().to_numpy(zero_copy_only=False)
-    expected = f"a {column} that is a node of {names.network}"
-    invalid_rows.add(is_unknown, expected, partial(_cell_text, column, text))
+    expected = f"a {column} that is a node of {node_names.network}"
+    invalid_rows.add(is_unknown, expected, partial(_describe_cell, column, text))
     return (
-        names.nodes[positions.fill_null(0).to_numpy(zero_copy_only=False)],
+        node_names.nodes[positions.fill_null(0).to_numpy(zero_copy_only=False)],
         ~is_unknown,
         text,
     )
@@ -745,19 +768,19 @@ def _class_indices(column: Any, class_index: dict[str, int]) -> Int64Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    class_names = pc.utf8_trim_whitespace(
+    encoded_names = pc.utf8_trim_whitespace(
         column.cast(pa.string()).fill_null("")
     ).dictionary_encode()
     # Look up each distinct name once, then expand to the rows.
-    names = class_names.dictionary.to_pylist()
-    for name in names:
+    distinct_names = encoded_names.dictionary.to_pylist()
+    for name in distinct_names:
         class_index.setdefault(name, len(class_index))
-    index_of_name = np.array([class_index[name] for name in names], dtype=np.int64)
-    indices: Int64Array = index_of_name[class_names.indices.to_numpy(zero_copy_only=False)]
+    index_of_name = np.array([class_index[name] for name in distinct_names], dtype=np.int64)
+    indices: Int64Array = index_of_name[encoded_names.indices.to_numpy(zero_copy_only=False)]
     return indices
 
 
-def _cell_text(name: str, column: Any, row: int) -> str:
+def _describe_cell(name: str, column: Any, row: int) -> str:
     """Describe the cell in one row of an Arrow column for a message: ``NAME 'TEXT'``."""
     return f"{name} {column[row].as_py()!r}"
 
@@ -802,13 +825,13 @@ def _has_point(text: Any) -> Any:
     """
     import pyarrow.compute as pc
 
-    exchanged = pc.replace_substring(text, ",", "\0")
-    exchanged = pc.replace_substring(exchanged, ".", ",")
-    exchanged = pc.replace_substring(exchanged, "\0", ".")
-    return pc.match_substring_regex(exchanged, f"^(?:{CERTAIN_COMMA})$").fill_null(False)
+    swapped_text = pc.replace_substring(text, ",", "\0")
+    swapped_text = pc.replace_substring(swapped_text, ".", ",")
+    swapped_text = pc.replace_substring(swapped_text, "\0", ".")
+    return pc.match_substring_regex(swapped_text, f"^(?:{CERTAIN_COMMA})$").fill_null(False)
 
 
-def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -> FloatArray:
+def _parse_rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -> FloatArray:
     """Parse an Arrow column of R rates, numbers or texts.
 
     Args:
@@ -836,16 +859,21 @@ def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -
             )
         # With a decimal point, remove commas between groups of three digits.
         elif pc.any(pc.match_substring(text, ",")).as_py():
-            grouped = pc.match_substring_regex(text, r"^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$")
-            text = pc.if_else(grouped.fill_null(False), pc.replace_substring(text, ",", ""), text)
+            has_thousands_commas = pc.match_substring_regex(
+                text, r"^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$"
+            )
+            text = pc.if_else(
+                has_thousands_commas.fill_null(False), pc.replace_substring(text, ",", ""), text
+            )
+        # Texts that are not numbers become NaN, and NaN is an invalid rate.
         is_number = pc.match_substring_regex(text, _NUMBER).fill_null(False)
         column = pc.if_else(is_number, text, "nan")
     # Collect the invalid rates, which become 0.
-    rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
-    is_invalid = ~(np.isfinite(rate) & (rate >= 0))
+    rates_or_nan = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
+    is_invalid = ~(np.isfinite(rates_or_nan) & (rates_or_nan >= 0))
     expected = "a finite rate >= 0 without a unit (--traffic-unit names the unit of all rates)"
-    invalid_rows.add(is_invalid, expected, partial(_cell_text, "rate", text))
-    return np.where(is_invalid, 0.0, rate)
+    invalid_rows.add(is_invalid, expected, partial(_describe_cell, "rate", text))
+    return np.where(is_invalid, 0.0, rates_or_nan)
 
 
 def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
@@ -909,6 +937,8 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
         with writer:
             for begin in range(0, traffic.num_matrices, matrices_per_batch):
                 rates = traffic.read(slice(begin, begin + matrices_per_batch))
+                # Columns of this part: each timestamp D times, and the demand columns once for each
+                # matrix.
                 timestamps = np.repeat(
                     traffic.timestamps[begin : begin + matrices_per_batch], traffic.num_demands
                 )

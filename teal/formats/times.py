@@ -53,7 +53,10 @@ def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
 
 def _is_time(number: float) -> bool:
     """Return whether a number is a time from 1990 to 2100 in any of the units."""
-    return any(_MIN_TIME * unit <= number < _MAX_TIME * unit for unit in _UNITS_PER_SECOND.values())
+    return any(
+        _MIN_TIME * per_second <= number < _MAX_TIME * per_second
+        for per_second in _UNITS_PER_SECOND.values()
+    )
 
 
 def naive_times(column: Any) -> AnyArray:
@@ -91,9 +94,11 @@ def seconds_of_texts(
     timestamps = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     seconds = naive_times(timestamps).astype("datetime64[ns]").astype(np.int64) / 1e9
     # Report the first text that is no time from 1990 to 2100.
-    invalid = np.flatnonzero(timestamps.isna() | ~((seconds >= _MIN_TIME) & (seconds < _MAX_TIME)))
-    if len(invalid):
-        row = int(invalid[0])
+    invalid_rows = np.flatnonzero(
+        timestamps.isna() | ~((seconds >= _MIN_TIME) & (seconds < _MAX_TIME))
+    )
+    if len(invalid_rows):
+        row = int(invalid_rows[0])
         location = field if first_row is None else f"row {first_row + row}: {field}"
         raise InputError(where, location, _EXPECTED, repr(texts.iloc[row]))
     return np.asarray(seconds)

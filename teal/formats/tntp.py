@@ -43,16 +43,17 @@ def read_tntp_topology(path: Path) -> Topology:
         InputError: an invalid file, or an error of :class:`teal.Topology`.
     """
     where = str(path)
-    (keys, lines) = _read_file(path)
+    (header_values, lines) = _read_file(path)
     # Nodes below the first through node are zones.
     num_nodes, first_through_node = (
-        _positive_integer(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE")
+        _positive_integer(header_values, key, where)
+        for key in ("NUMBER OF NODES", "FIRST THRU NODE")
     )
     # Fields of each link; the header may state their number.
     rows = [line.split(";")[0].split() for _, line in lines if not line.startswith("~")]
     num_links = (
-        _positive_integer(keys, "NUMBER OF LINKS", where)
-        if "NUMBER OF LINKS" in keys
+        _positive_integer(header_values, "NUMBER OF LINKS", where)
+        if "NUMBER OF LINKS" in header_values
         else len(rows)
     )
     if num_links != len(rows):
@@ -60,6 +61,7 @@ def read_tntp_topology(path: Path) -> Topology:
             where,
             "links",
             f"<NUMBER OF LINKS> is {num_links}, but the file has {len(rows)} links",
+            "correct the number, or download the file again",
         )
     # Number of the first link with too few fields, from 1; 0 for none.
     short_row = next((index for index, row in enumerate(rows, 1) if len(row) < _LINK_FIELDS), 0)
@@ -92,7 +94,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
         InputError: an invalid file, or an unknown zone.
     """
     where = str(path)
-    (keys, lines) = _read_file(path)
+    (header_values, lines) = _read_file(path)
     # Pairs (origin, target) and rates of the trips; a line "Origin N" sets the origin.
     source = 0
     ends = list[tuple[int, int]]()
@@ -120,7 +122,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
         raise InputError.invalid(
             where, "", "the file has no trips", "add lines Origin N, each followed by trips"
         )
-    _warn_of_total(keys.get(_TOTAL, ""), sum(rates), where)
+    _warn_of_total(header_values.get(_TOTAL, ""), sum(rates), where)
     pairs = np.array(ends, np.float64)
     return matrix_of(path, _name(path), pairs, np.array(rates), topology)
 
@@ -135,13 +137,13 @@ def _warn_of_total(text: str, total: float, where: str) -> None:
         where: name of the file, for messages.
     """
     try:
-        stated = float(text.rstrip(";"))
+        stated_total = float(text.rstrip(";"))
     except ValueError:
         return
-    if abs(stated - total) > _TOTAL_TOLERANCE * abs(stated):
+    if abs(stated_total - total) > _TOTAL_TOLERANCE * abs(stated_total):
         warn(
-            f"{where}: <{_TOTAL}> is {stated:g}, but the sum of the trips is {total:g}: the file "
-            "may be truncated"
+            f"{where}: <{_TOTAL}> is {stated_total:g}, but the sum of the trips is {total:g}: the "
+            "file may be truncated"
         )
 
 
@@ -169,20 +171,20 @@ def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
             "download it again",
         ) from None
     # Separate the header from the other lines.
-    keys = dict[str, str]()
+    header_values = dict[str, str]()
     lines = list[tuple[int, str]]()
     for line_number, text in enumerate(texts, 1):
         match = _KEY.match(text)
         if match is not None:
-            keys[match[1].strip().upper()] = match[2]
+            header_values[match[1].strip().upper()] = match[2]
         elif text:
             lines.append((line_number, text))
-    return keys, lines
+    return header_values, lines
 
 
-def _positive_integer(keys: dict[str, str], key: str, where: str) -> int:
+def _positive_integer(header_values: dict[str, str], key: str, where: str) -> int:
     """Parse the value of a key of the header; raise InputError unless it is an integer > 0."""
-    text = keys.get(key, "")
+    text = header_values.get(key, "")
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise InputError(where, f"<{key}>", "an integer > 0", repr(text))
     return int(text)

@@ -26,7 +26,7 @@ from teal.formats import (
     rfc8345,
     tntp,
 )
-from teal.formats.parts import refuses_faults
+from teal.formats.parts import convert_reader_errors
 from teal.formats.records import INSIDE, Attributes, require_attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, read_repetita_topology
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology
@@ -48,7 +48,7 @@ _NETWORKX_READERS = {
     ".g6": "read_graph6",
     ".s6": "read_sparse6",
 }
-_TABLE_TEXT = "a table of links, .csv: source,target,capacity and a line for each cable"
+_TABLE_DESCRIPTION = "a table of links, .csv: source,target,capacity and a line for each cable"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TopologyFormat:
         return _read(path, self, default_capacity, attributes)
 
 
-@refuses_faults("a network in the format of its suffix")
+@convert_reader_errors("a network in the format of its suffix")
 def _read(
     path: Path, file_format: TopologyFormat, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
@@ -122,26 +122,29 @@ def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> 
         with_failures: only those of formats that can express failed links.
     """
     formats = [_FORMATS[name] for name in _FORMATS.names()]
-    matching = [
+    matching_formats = [
         file_format
         for file_format in formats
         if (file_format.write or not written) and (file_format.holds_failures or not with_failures)
     ]
-    return tuple(suffix for matching_format in matching for suffix in matching_format.suffixes)
+    return tuple(
+        suffix for matching_format in matching_formats for suffix in matching_format.suffixes
+    )
 
 
 def topology_format(path: Path) -> TopologyFormat | None:
     """Return the format of a file by its name, or by its content; None for an unknown one."""
     formats = [_FORMATS[name] for name in _FORMATS.names()]
-    matching = [
+    suffix_matches = [
         (suffix, file_format)
         for file_format in formats
         for suffix in file_format.suffixes
         if path.name.lower().endswith(suffix)
     ]
-    if not matching:
+    if not suffix_matches:
         return next((file_format for file_format in formats if file_format.recognises(path)), None)
-    return max(matching, key=lambda match: len(match[0]))[1]
+    # The longest suffix wins, so that .rfc8345.json comes before .json.
+    return max(suffix_matches, key=lambda match: len(match[0]))[1]
 
 
 def conversion_advice(path: Path) -> str:
@@ -167,11 +170,11 @@ def conversion_advice(path: Path) -> str:
     if any(
         line.startswith(("<Nodes>", "<Circuits>", "<Interfaces>", "<Network>")) for line in lines
     ):
-        return f"export the circuits of the WAE or MATE plan as {_TABLE_TEXT}"
+        return f"export the circuits of the WAE or MATE plan as {_TABLE_DESCRIPTION}"
     if any(line.startswith(("p min ", "p max ", "p mcf ")) for line in lines):
-        return f"write the arcs of the DIMACS file as {_TABLE_TEXT}"
+        return f"write the arcs of the DIMACS file as {_TABLE_DESCRIPTION}"
     if lines and len(lines[0].split()) >= 3:
-        return f"write it as {_TABLE_TEXT}"
+        return f"write it as {_TABLE_DESCRIPTION}"
     return ""
 
 
@@ -187,7 +190,7 @@ def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topo
     return read_sndlib_topology(path, default_capacity)
 
 
-def _table_text(topology: Topology) -> str:
+def _csv_text(topology: Topology) -> str:
     """Return a network as CSV text with a row per directed link.
 
     Beside ends, capacity and latency it has columns for metrics, affinities, costs, one-way links
@@ -200,6 +203,7 @@ def _table_text(topology: Topology) -> str:
         if any(field in link_attributes for link_attributes in attributes):
             values = [link_attributes.get(field, "") for link_attributes in attributes]
             frame[field] = (
+                # Affinities are a list of names for each link.
                 [";".join(link_attributes) for link_attributes in values]
                 if field == "affinity"
                 else values
@@ -275,7 +279,7 @@ _FORMATS: Registry[TopologyFormat] = Registry(
         "table": TopologyFormat(
             (".csv",),
             link_tables.read_link_table,
-            _table_text,
+            _csv_text,
             left_out=_omitted_by_table,
             attributes=link_tables.ATTRIBUTES,
         ),

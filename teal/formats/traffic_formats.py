@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from teal.formats import commalab, tntp
-from teal.formats.parts import refuses_faults
+from teal.formats.parts import convert_reader_errors
 from teal.network import Topology, TrafficMatrices
 from teal.spec import Registry
 
@@ -44,7 +44,7 @@ class TrafficFormat:
         return _read(path, self, topology)
 
 
-@refuses_faults("traffic in the format of its suffix")
+@convert_reader_errors("traffic in the format of its suffix")
 def _read(path: Path, file_format: TrafficFormat, topology: Topology) -> TrafficMatrices:
     """Read matrices by the reader of a format, whose Python errors become InputError."""
     return file_format.read(path, topology)

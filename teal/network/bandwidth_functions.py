@@ -82,6 +82,7 @@ class BandwidthFunctions:
                 raise InputError(
                     where, "values", "a concave, non-decreasing function", list(points)
                 )
+            # A slope that rises by rounding is lowered to the previous one.
             slope[index, : len(slopes)] = np.minimum.accumulate(slopes)
             end[index, : len(slopes)] = rates[1:]
         function_index = np.asarray(of_demand, dtype=np.int64)

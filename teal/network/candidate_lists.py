@@ -130,7 +130,7 @@ class CandidateLists:
         num_nodes = self.dag.topology.num_nodes
         tail = self.dag.links.tail
         # (D, K) node where each list has arrived so far.
-        position = np.broadcast_to(self.pairs[:, :1], self.mask.shape)
+        current_node = np.broadcast_to(self.pairs[:, :1], self.mask.shape)
         segments = np.full(
             (*self.mask.shape, self.stop.shape[2] + 1), num_nodes * num_nodes, dtype=np.int64
         )
@@ -149,18 +149,18 @@ class CandidateLists:
                 has_segment
             ]
 
-        # Segments to the stops, in order; ``position`` moves on to each stop.
+        # Segments to the stops, in order: each starts at the node where the list has arrived.
         for stop_index in range(self.stop.shape[2]):
             stop = self.stop[..., stop_index]
             link = self.link[..., stop_index]
             # Shortest paths lead to the stop or, before an adjacency segment (link >= 0), to the
             # start of its link.
-            add_segment(stop_index, position, np.where(link >= 0, tail[link], stop), stop >= 0)
-            position = np.where(stop >= 0, stop, position)
+            add_segment(stop_index, current_node, np.where(link >= 0, tail[link], stop), stop >= 0)
+            current_node = np.where(stop >= 0, stop, current_node)
         # Segment from the last stop to the target.
         add_segment(
             -1,
-            position,
+            current_node,
             np.broadcast_to(self.pairs[:, 1:], self.mask.shape),
             np.ones(self.mask.shape, dtype=bool),
         )
@@ -175,22 +175,25 @@ class CandidateLists:
             stop: (D, M) node of each stop; -1 after the last one.
             link: (D, M) link by which the stop is reached; -1 for the IGP's shortest paths.
         """
-        is_same = ((self.stop == stop[:, None]) & (self.link == link[:, None])).all(-1) & self.mask
-        lists = dataclasses.replace(
+        # (D, K) whether a list equals the added one.
+        is_duplicate = ((self.stop == stop[:, None]) & (self.link == link[:, None])).all(
+            -1
+        ) & self.mask
+        extended_lists = dataclasses.replace(
             self,
             stop=np.concatenate([self.stop, stop[:, None]], 1),
             link=np.concatenate([self.link, link[:, None]], 1),
-            mask=np.concatenate([self.mask, ~is_same.any(1, keepdims=True)], 1),
+            mask=np.concatenate([self.mask, ~is_duplicate.any(1, keepdims=True)], 1),
         )
         # Mask added lists that have a segment without a path. ``reaches`` is indexed by the code of
         # a segment; the last entry is for the code N^2, no segment.
         num_nodes = self.dag.topology.num_nodes
         reaches = np.append(self.dag.reaches.reshape(-1), True)
-        added = lists.segments[:, -1]
-        assert added.max(initial=0) <= num_nodes * num_nodes
-        mask = lists.mask.copy()
-        mask[:, -1] &= reaches[added].all(-1)
-        return dataclasses.replace(lists, mask=mask)
+        added_segments = extended_lists.segments[:, -1]
+        assert added_segments.max(initial=0) <= num_nodes * num_nodes
+        mask = extended_lists.mask.copy()
+        mask[:, -1] &= reaches[added_segments].all(-1)
+        return dataclasses.replace(extended_lists, mask=mask)
 
     def select(self, keep: BoolArray) -> CandidateLists:
         """Return some of the lists of each demand, moved to the first columns.
@@ -198,6 +201,7 @@ class CandidateLists:
         Args:
             keep: (D, K) whether a list is selected.
         """
+        # Move the selected lists to the front; keep as many columns as a demand has lists at most.
         keep = keep & self.mask
         order = np.argsort(~keep, axis=1, kind="stable")[
             :, : max(1, int(keep.sum(1).max(initial=0)))
@@ -228,20 +232,22 @@ class CandidateLists:
         num_stops = max(self.stop.shape[2], other_lists.stop.shape[2])
         # Demand, stops and links identify a list; its change is the difference of shares, halved
         # since traffic that moves leaves one list and joins another.
-        keys = []
-        change = []
-        for lists, shares, sign in ((self, share, 0.5), (other_lists, other_share, -0.5)):
+        list_keys = []
+        signed_changes = []
+        for lists, shares, signed_half in ((self, share, 0.5), (other_lists, other_share, -0.5)):
             demand_index, k = np.nonzero(lists.mask & (shares > 0))
-            parts = (
+            padded_columns = (
                 np.pad(part[demand_index, k], ((0, 0), (0, num_stops)), constant_values=-1)[
                     :, :num_stops
                 ]
                 for part in lists.columns
             )
-            keys.append(np.concatenate([demand_index[:, None], *parts], 1))
-            change.append(sign * shares[demand_index, k] * demand[demand_index])
-        _, list_index = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
-        return float(np.abs(np.bincount(list_index.reshape(-1), np.concatenate(change))).sum())
+            list_keys.append(np.concatenate([demand_index[:, None], *padded_columns], 1))
+            signed_changes.append(signed_half * shares[demand_index, k] * demand[demand_index])
+        _, list_index = np.unique(np.concatenate(list_keys), axis=0, return_inverse=True)
+        return float(
+            np.abs(np.bincount(list_index.reshape(-1), np.concatenate(signed_changes))).sum()
+        )
 
     def policies(self, share: FloatArray) -> SegmentPolicies:
         """Return the segment routing policies of all demands that use a list with stops.

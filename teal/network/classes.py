@@ -141,22 +141,25 @@ def class_paths(
     # Row of each demand's node pair in ``paths``, found by binary search of pairs as integers.
     num_nodes = topology.num_nodes
     path_codes = paths.pairs[:, 0].astype(np.int64) * num_nodes + paths.pairs[:, 1]
-    codes = pairs[:, 0].astype(np.int64) * num_nodes + pairs[:, 1]
-    rows_in_paths = np.searchsorted(path_codes, codes)
-    if (path_codes[np.minimum(rows_in_paths, len(path_codes) - 1)] != codes).any():
+    pair_codes = pairs[:, 0].astype(np.int64) * num_nodes + pairs[:, 1]
+    rows_in_paths = np.searchsorted(path_codes, pair_codes)
+    if (path_codes[np.minimum(rows_in_paths, len(path_codes) - 1)] != pair_codes).any():
         raise InputError.invalid(
             "classes",
             "demands",
             "the candidate paths lack the node pair of a demand",
+            "compute paths for the pairs of all demands",
         )
     # Select the paths of each class within its latency limit, and concatenate the classes.
     class_limits = latency_limits(classes.names, limits or {})
     parts = []
     for rows, limit in zip(classes.blocks, class_limits, strict=True):
-        admissible = paths if np.isinf(limit) else within_latency(paths, topology, limit)
-        is_unchanged = rows.stop - rows.start == paths.num_demands and admissible is paths
-        parts.append(admissible if is_unchanged else of_demands(admissible, rows_in_paths[rows]))
-    key = content_key(paths.key, classes.names, classes.ptr, codes, class_limits)
+        admissible_paths = paths if np.isinf(limit) else within_latency(paths, topology, limit)
+        is_unchanged = rows.stop - rows.start == paths.num_demands and admissible_paths is paths
+        parts.append(
+            admissible_paths if is_unchanged else of_demands(admissible_paths, rows_in_paths[rows])
+        )
+    key = content_key(paths.key, classes.names, classes.ptr, pair_codes, class_limits)
     return dataclasses.replace(joined(parts), key=key)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from teal.network.failures import Groups, ban_groups_of
-from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
+from teal.network.shortest import Adjacency, SearchScratch, find_shortest_path, walk_back
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel
 
@@ -26,7 +26,7 @@ ZERO = cast(int, np.int64(0))
 NO_STAMP = -2
 
 
-class FoundPaths(NamedTuple):
+class DemandPaths(NamedTuple):
     """Paths of one demand, at most K.
 
     Attributes:
@@ -42,31 +42,31 @@ class FoundPaths(NamedTuple):
 
 
 @inner_kernel
-def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
+def empty_paths(num_paths: int, num_nodes: int) -> DemandPaths:
     """Allocate memory for the paths of one demand.
 
     Args:
         num_paths: K, maximum number of paths.
         num_nodes: N; a path has fewer links.
     """
-    return FoundPaths(
+    return DemandPaths(
         np.empty((num_paths, num_nodes), dtype=np.int32),
         np.zeros(num_paths, dtype=np.int64),
         np.empty(num_paths),
     )
 
 
-class TwoSided(NamedTuple):
+class BidirectionalScratch(NamedTuple):
     """Scratch memory of a bidirectional breadth-first search: row 0 is the side of the source, row
     1 that of the target.
 
     Attributes:
-        visited: (2, N) stamp of the last search that reached a node.
+        last_visit: (2, N) stamp of the last search that reached a node.
         pred_link: (2, N) link by which a node was reached (predecessor link).
         queue: (2, N) nodes in the order in which they were reached.
     """
 
-    visited: IntArray
+    last_visit: IntArray
     pred_link: IntArray
     queue: IntArray
 
@@ -75,7 +75,7 @@ class TwoSided(NamedTuple):
 def grow_tree(
     source: int,
     graph: Adjacency,
-    banned: IntArray,
+    stamp_of_link: IntArray,
     ban_stamp: int,
     pred_link: IntArray,
     queue: IntArray,
@@ -85,28 +85,33 @@ def grow_tree(
     Args:
         source: node where the paths begin.
         graph: the network.
-        banned: (E,) stamp of each link.
+        stamp_of_link: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
         pred_link: (N,) link into each node, -1 for unreached nodes and the source (written).
         queue: (N,) nodes in the order in which they were reached (scratch).
     """
     pred_link[:] = -1
     queue[0] = source
-    begin = 0
-    end = 1
+    queue_begin = 0
+    queue_end = 1
     # Take the next node from the queue, and append the nodes that it reaches first.
-    while begin < end:
-        node = queue[begin]
-        begin += 1
+    while queue_begin < queue_end:
+        node = queue[queue_begin]
+        queue_begin += 1
+        # Paths may end at this node, but not pass through it.
         if node != source and not graph.has_transit[node]:
             continue
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
             neighbour = graph.head[link]
-            if banned[link] != ban_stamp and pred_link[neighbour] < 0 and neighbour != source:
+            if (
+                stamp_of_link[link] != ban_stamp
+                and pred_link[neighbour] < 0
+                and neighbour != source
+            ):
                 pred_link[neighbour] = link
-                queue[end] = neighbour
-                end += 1
+                queue[queue_end] = neighbour
+                queue_end += 1
 
 
 @inner_kernel
@@ -117,10 +122,10 @@ def _expand_level(
     links: IntArray,
     far_end: IntArray,
     has_transit: BoolArray,
-    banned: IntArray,
+    stamp_of_link: IntArray,
     ban_stamp: int,
     visit_stamp: int,
-    search: TwoSided,
+    search: BidirectionalScratch,
     side: int,
 ) -> tuple[int, int]:
     """Expand one side of a bidirectional breadth-first search by one level.
@@ -132,9 +137,9 @@ def _expand_level(
         links: (E,) link indices.
         far_end: (E,) the other end of each link: its head on side 0, its tail on side 1.
         has_transit: (N,) whether paths may pass through a node.
-        banned: (E,) stamp of each link.
+        stamp_of_link: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
-        visit_stamp: stamp of this search in ``search.visited``.
+        visit_stamp: stamp of this search in ``search.last_visit``.
         search: both sides of the search (updated); ``search.queue[:, 0]`` are source and target.
         side: 0 for the source's side, 1 for the target's.
 
@@ -150,11 +155,14 @@ def _expand_level(
         for position in range(ptr[node], ptr[node + 1]):
             link = links[position]
             neighbour = far_end[link]
-            if banned[link] != ban_stamp and search.visited[side, neighbour] != visit_stamp:
+            if (
+                stamp_of_link[link] != ban_stamp
+                and search.last_visit[side, neighbour] != visit_stamp
+            ):
                 # Reach the neighbour; the sides meet there if the path may pass through it.
-                search.visited[side, neighbour] = visit_stamp
+                search.last_visit[side, neighbour] = visit_stamp
                 search.pred_link[side, neighbour] = link
-                if search.visited[1 - side, neighbour] == visit_stamp and (
+                if search.last_visit[1 - side, neighbour] == visit_stamp and (
                     has_transit[neighbour] or neighbour == search.queue[1 - side, 0]
                 ):
                     return queue_end, neighbour
@@ -168,10 +176,10 @@ def _bidirectional_search(
     source: int,
     target: int,
     graph: Adjacency,
-    banned: IntArray,
+    stamp_of_link: IntArray,
     ban_stamp: int,
     visit_stamp: int,
-    search: TwoSided,
+    search: BidirectionalScratch,
     path: IntArray,
 ) -> int:
     """Find a fewest-hop path without banned links, by bidirectional breadth-first search.
@@ -184,9 +192,9 @@ def _bidirectional_search(
         source: node where the path starts.
         target: node where the path ends.
         graph: the network in CSR form.
-        banned: (E,) stamp of each link.
+        stamp_of_link: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
-        visit_stamp: stamp of this search in ``search.visited``, unused so far.
+        visit_stamp: stamp of this search in ``search.last_visit``, unused so far.
         search: visited stamps, predecessor links and queue of each side (updated).
         path: (N,) link indices of the path (written).
 
@@ -194,8 +202,8 @@ def _bidirectional_search(
         number of links of the path; 0 if there is none.
     """
     # Put source and target into the queues of their sides.
-    search.visited[0, source] = visit_stamp
-    search.visited[1, target] = visit_stamp
+    search.last_visit[0, source] = visit_stamp
+    search.last_visit[1, target] = visit_stamp
     search.queue[0, 0] = source
     search.queue[1, 0] = target
     # The frontiers are queue[0, source_begin:source_end] and queue[1, target_begin:target_end].
@@ -208,14 +216,14 @@ def _bidirectional_search(
     while source_begin < source_end and target_begin < target_end:
         if source_end - source_begin <= target_end - target_begin:
             # From the source, along outgoing links.
-            new_end, middle = _expand_level(
+            new_end, meeting_node = _expand_level(
                 source_begin,
                 source_end,
                 graph.out_ptr,
                 graph.out_link,
                 graph.head,
                 graph.has_transit,
-                banned,
+                stamp_of_link,
                 ban_stamp,
                 visit_stamp,
                 search,
@@ -225,14 +233,14 @@ def _bidirectional_search(
             source_end = new_end
         else:
             # From the target, against incoming links.
-            new_end, middle = _expand_level(
+            new_end, meeting_node = _expand_level(
                 target_begin,
                 target_end,
                 graph.in_ptr,
                 graph.in_link,
                 graph.tail,
                 graph.has_transit,
-                banned,
+                stamp_of_link,
                 ban_stamp,
                 visit_stamp,
                 search,
@@ -240,21 +248,21 @@ def _bidirectional_search(
             )
             target_begin = target_end
             target_end = new_end
-        if middle >= 0:
-            return _join(source, target, middle, search.pred_link, graph, path)
+        if meeting_node >= 0:
+            return _join_halves(source, target, meeting_node, search.pred_link, graph, path)
     return 0
 
 
 @inner_kernel
-def _join(
-    source: int, target: int, middle: int, pred_link: IntArray, graph: Adjacency, path: IntArray
+def _join_halves(
+    source: int, target: int, node: int, pred_link: IntArray, graph: Adjacency, path: IntArray
 ) -> int:
     """Join the two halves of a path that a bidirectional search has found.
 
     Args:
         source: node where the path starts.
         target: node where the path ends.
-        middle: node that both sides have reached.
+        node: node that both sides have reached.
         pred_link: (2, N) link between each node and the previous one on its side: into the node
             from the source, or out of the node towards the target.
         graph: the network in CSR form.
@@ -263,10 +271,11 @@ def _join(
     Returns:
         number of links of the path.
     """
-    length = walk_back(source, middle, pred_link[0], graph.tail, path)
-    while middle != target:
-        path[length] = pred_link[1, middle]
-        middle = graph.head[path[length]]
+    length = walk_back(source, node, pred_link[0], graph.tail, path)
+    # Append the links of the target's half, from the meeting node on.
+    while node != target:
+        path[length] = pred_link[1, node]
+        node = graph.head[path[length]]
         length += 1
     return length
 
@@ -289,23 +298,30 @@ def _max_disjoint_paths(source: int, target: int, graph: Adjacency, max_paths: i
 
 
 @inner_kernel
-def _ban_links(paths: FoundPaths, num_paths: int, stamp: int, banned: IntArray) -> None:
+def _ban_links_of_paths(
+    paths: DemandPaths, num_paths: int, stamp: int, stamp_of_link: IntArray
+) -> None:
     """Ban the links of the first paths of a demand.
 
     Args:
         paths: paths of the demand.
         num_paths: number of paths whose links are banned.
         stamp: stamp that marks a link as banned.
-        banned: (E,) stamp of each link (updated).
+        stamp_of_link: (E,) stamp of each link (updated).
     """
     for k in range(num_paths):
         for i in range(paths.length[k]):
-            banned[paths.links[k, i]] = stamp
+            stamp_of_link[paths.links[k, i]] = stamp
 
 
 @inner_kernel
 def _ban_path(
-    paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray
+    paths: DemandPaths,
+    k: int,
+    groups: Groups,
+    bans_groups: bool,
+    stamp: int,
+    stamp_of_link: IntArray,
 ) -> None:
     """Ban the links of one path, and optionally all links that fail together with one of them.
 
@@ -313,43 +329,43 @@ def _ban_path(
         paths: paths of the demand.
         k: index of the path.
         groups: groups of links that fail together.
-        by_groups: whether to ban all links of the groups of the path's links.
+        bans_groups: whether to ban all links of the groups of the path's links.
         stamp: stamp that marks a link as banned.
-        banned: (E,) stamp of each link (updated).
+        stamp_of_link: (E,) stamp of each link (updated).
     """
     for i in range(paths.length[k]):
-        if by_groups:
-            ban_groups_of(paths.links[k, i], groups, stamp, banned)
+        if bans_groups:
+            ban_groups_of(paths.links[k, i], groups, stamp, stamp_of_link)
         else:
-            banned[paths.links[k, i]] = stamp
+            stamp_of_link[paths.links[k, i]] = stamp
 
 
 @inner_kernel
 def disjoint_by_hops(
     source: int,
     target: int,
-    tree: IntArray,
+    tree_link: IntArray,
     graph: Adjacency,
     groups: Groups,
     stamp: int,
-    banned: IntArray,
-    search: TwoSided,
-    paths: FoundPaths,
+    stamp_of_link: IntArray,
+    search: BidirectionalScratch,
+    paths: DemandPaths,
 ) -> int:
     """Find up to K disjoint paths of fewest hops.
 
-    The first path follows ``tree``.  Each further path is a fewest-hop path that avoids the groups
-    of the earlier ones; once there is none, it avoids only their links. A link is banned if its
-    entry in ``banned`` equals the current stamp, so that a new stamp lifts all bans.
+    The first path follows ``tree_link``.  Each further path is a fewest-hop path that avoids the
+    groups of the earlier ones; once there is none, it avoids only their links. A link is banned if
+    its entry in ``stamp_of_link`` equals the current stamp, so that a new stamp lifts all bans.
 
     Args:
         source: node where the paths start.
         target: node where the paths end.
-        tree: (N,) link into each node of a breadth-first tree from the source, -1 for none.
+        tree_link: (N,) link into each node of a breadth-first tree from the source, -1 for none.
         graph: the network in CSR form.
         groups: groups of links that fail together.
         stamp: first unused stamp; the search uses ``stamp`` to ``stamp + K + 1``.
-        banned: (E,) stamp of each link (updated).
+        stamp_of_link: (E,) stamp of each link (updated).
         search: scratch memory of the bidirectional searches (updated).
         paths: K slots for paths; links and lengths are written.
 
@@ -357,30 +373,38 @@ def disjoint_by_hops(
         number of paths found.
     """
     max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
-    if max_paths == 0 or tree[target] < 0:
+    if max_paths == 0 or tree_link[target] < 0:
         return 0
-    paths.length[0] = walk_back(source, target, tree, graph.tail, paths.links[0])
-    by_groups = True
+    paths.length[0] = walk_back(source, target, tree_link, graph.tail, paths.links[0])
+    bans_groups = True
+    # Stamps of bans and of searches are in different arrays, so that they may be equal.
     ban_stamp = stamp
     visit_stamp = stamp
-    k = 1
+    num_found = 1
     # Ban whole groups first; once no path is left, ban only the links of the paths found.
-    _ban_path(paths, 0, groups, by_groups, ban_stamp, banned)
-    while k < max_paths:
+    _ban_path(paths, 0, groups, bans_groups, ban_stamp, stamp_of_link)
+    while num_found < max_paths:
         visit_stamp += 1
-        paths.length[k] = _bidirectional_search(
-            source, target, graph, banned, ban_stamp, visit_stamp, search, paths.links[k]
+        paths.length[num_found] = _bidirectional_search(
+            source,
+            target,
+            graph,
+            stamp_of_link,
+            ban_stamp,
+            visit_stamp,
+            search,
+            paths.links[num_found],
         )
-        if paths.length[k]:
-            _ban_path(paths, k, groups, by_groups, ban_stamp, banned)
-            k += 1
-        elif by_groups:
-            by_groups = False
+        if paths.length[num_found]:
+            _ban_path(paths, num_found, groups, bans_groups, ban_stamp, stamp_of_link)
+            num_found += 1
+        elif bans_groups:
+            bans_groups = False
             ban_stamp = stamp + 1
-            _ban_links(paths, k, ban_stamp, banned)
+            _ban_links_of_paths(paths, num_found, ban_stamp, stamp_of_link)
         else:
             break
-    return k
+    return num_found
 
 
 @inner_kernel
@@ -394,12 +418,12 @@ def disjoint_by_weight(
     stamp: int,
     scratch: SearchScratch,
     pred_link: IntArray,
-    paths: FoundPaths,
+    paths: DemandPaths,
 ) -> int:
     """Find up to K disjoint paths of minimum weight.
 
     Each path is a shortest path (A*) that avoids the groups of the earlier ones; once there is
-    none, it avoids only their links. A link is banned if its entry in ``scratch.banned_links``
+    none, it avoids only their links. A link is banned if its entry in ``scratch.stamp_of_link``
     equals the current stamp, so that a new stamp lifts all bans.
 
     Args:
@@ -418,22 +442,24 @@ def disjoint_by_weight(
         number of paths found.
     """
     max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
-    by_groups = True
+    bans_groups = True
     ban_stamp = stamp
-    k = ZERO
+    num_found = ZERO
     # Ban whole groups first; once no path is left, ban only the links of the paths found.
-    while k < max_paths:
-        path_weight = best_first(
+    while num_found < max_paths:
+        path_weight = find_shortest_path(
             source, target, graph, weight, potential, ban_stamp, NO_STAMP, scratch, pred_link
         )
         if np.isfinite(path_weight):
-            paths.length[k] = walk_back(source, target, pred_link, graph.tail, paths.links[k])
-            _ban_path(paths, k, groups, by_groups, ban_stamp, scratch.banned_links)
-            k += 1
-        elif by_groups and k:
-            by_groups = False
+            paths.length[num_found] = walk_back(
+                source, target, pred_link, graph.tail, paths.links[num_found]
+            )
+            _ban_path(paths, num_found, groups, bans_groups, ban_stamp, scratch.stamp_of_link)
+            num_found += 1
+        elif bans_groups and num_found:
+            bans_groups = False
             ban_stamp = stamp + 1
-            _ban_links(paths, k, ban_stamp, scratch.banned_links)
+            _ban_links_of_paths(paths, num_found, ban_stamp, scratch.stamp_of_link)
         else:
             break
-    return k
+    return num_found

@@ -112,7 +112,7 @@ def new_dags(destinations: int, nodes: int, links: int) -> Dags:
 
 @inner_kernel
 def shortest_path_dag(
-    target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray
+    target: int, row: int, links: IgpLinks, dags: Dags, heap_keys: FloatArray, heap_nodes: IntArray
 ) -> None:
     """Compute the shortest-path DAG towards a node, by Dijkstra's algorithm against the links'
     directions.
@@ -122,37 +122,37 @@ def shortest_path_dag(
         row: row of ``dags`` for this destination.
         links: links of the network with their metrics.
         dags: DAGs; the row is written.
-        keys: (2 E + 2,) priorities of the heap (scratch).
-        nodes: (2 E + 2,) nodes of the heap (scratch).
+        heap_keys: (2 E + 2,) priorities of the heap (scratch).
+        heap_nodes: (2 E + 2,) nodes of the heap (scratch).
     """
     distance = dags.distance[row]
     order = dags.order[row]
     distance[:] = np.inf
     distance[target] = 0.0
-    size = heap_push(keys, nodes, as_int64(0), 0.0, target)
-    reached = 0
+    heap_size = heap_push(heap_keys, heap_nodes, as_int64(0), 0.0, target)
+    num_reached = 0
     # Settle the nearest node in the heap, with its shortest distance to the target.
-    while size:
-        key = keys[0]
-        node = nodes[0]
-        size = heap_pop(keys, nodes, size)
-        if key > distance[node]:
+    while heap_size:
+        node_distance = heap_keys[0]
+        node = heap_nodes[0]
+        heap_size = heap_pop(heap_keys, heap_nodes, heap_size)
+        if node_distance > distance[node]:
             # Stale heap entry: a shorter path has reached the node since it was pushed.
             continue
-        order[reached] = node
-        reached += 1
+        order[num_reached] = node
+        num_reached += 1
         if node != target and not links.has_transit[node]:
             # Traffic may start at this node, but not pass through it.
             continue
         # Relax the links into the node.
         for i in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[i]
-            new_distance = key + links.metric[link]
+            new_distance = node_distance + links.metric[link]
             neighbour = links.tail[link]
             if new_distance < distance[neighbour]:
                 distance[neighbour] = new_distance
-                size = heap_push(keys, nodes, size, new_distance, neighbour)
-    dags.reached[row] = reached
+                heap_size = heap_push(heap_keys, heap_nodes, heap_size, new_distance, neighbour)
+    dags.reached[row] = num_reached
     find_arcs(row, links, dags)
 
 
@@ -166,10 +166,15 @@ def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
         link: index of the link.
     """
     head = links.head[link]
-    length = links.metric[link] + distance[head]
-    # Only the destination has distance 0.
-    is_allowed = links.has_transit[head] or distance[head] == 0.0
-    return length < np.inf and distance[links.tail[link]] == length and is_allowed
+    distance_over_link = links.metric[link] + distance[head]
+    # The link must end at a node that forwards transit traffic, or at the destination, which alone
+    # has distance 0.
+    head_forwards = links.has_transit[head] or distance[head] == 0.0
+    return (
+        distance_over_link < np.inf
+        and distance[links.tail[link]] == distance_over_link
+        and head_forwards
+    )
 
 
 @inner_kernel
@@ -200,6 +205,7 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     metric = links.metric
     weight = links.weight
     has_transit = links.has_transit
+    # Number of arcs found so far, over all nodes.
     target = order[0]
     num_arcs = 0
     # The destination, first in the order, has no next hop.
@@ -208,21 +214,21 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     for i in range(1, dags.reached[row]):
         node = order[i]
         # List the links of the node on shortest paths, with their weights.
-        first = num_arcs
+        first_arc = num_arcs
         total_weight = 0.0
         for j in range(out_ptr[node], out_ptr[node + 1]):
             link = out_link[j]
-            end = head[link]
-            if metric[link] + distance[end] == distance[node] and (
-                has_transit[end] or end == target
+            next_node = head[link]
+            if metric[link] + distance[next_node] == distance[node] and (
+                has_transit[next_node] or next_node == target
             ):
                 arc[num_arcs] = link
                 share[num_arcs] = weight[link]
                 total_weight += weight[link]
                 num_arcs += 1
         # Normalise the weights to shares.
-        for a in range(first, num_arcs):
-            share[a] /= total_weight
+        for arc_index in range(first_arc, num_arcs):
+            share[arc_index] /= total_weight
         arc_start[i + 1] = num_arcs
 
 
@@ -241,11 +247,11 @@ def _compute_dags(
     """
     for block in range(begin, end):
         # Scratch memory of a block: priorities and nodes of the heap.
-        size = 2 * len(links.tail) + 2
-        keys = np.empty(size)
-        nodes = np.empty(size, dtype=np.int32)
+        heap_capacity = 2 * len(links.tail) + 2
+        heap_keys = np.empty(heap_capacity)
+        heap_nodes = np.empty(heap_capacity, dtype=np.int32)
         for i in range(block, len(targets), blocks):
-            shortest_path_dag(targets[i], targets[i], links, dags, keys, nodes)
+            shortest_path_dag(targets[i], targets[i], links, dags, heap_keys, heap_nodes)
 
 
 @partitioned_kernel("blocks", int)
@@ -254,7 +260,7 @@ def _update_dags(
     end: int,
     targets: IntArray,
     links: IgpLinks,
-    has_risen: BoolArray,
+    has_higher_metric: BoolArray,
     dags: Dags,
     blocks: int,
 ) -> None:
@@ -264,24 +270,25 @@ def _update_dags(
         begin, end: range of blocks that this call updates.
         targets: (n,) destination nodes; block b has the entries b, b + blocks, b + 2 blocks, ...
         links: links of the network with the new metrics.
-        has_risen: (E,) whether the metric of a link has increased.
+        has_higher_metric: (E,) whether the metric of a link has increased.
         dags: DAGs towards all nodes; the rows of the targets are updated.
         blocks: number of blocks.
     """
-    nodes = len(links.has_transit)
-    size = len(links.tail) + len(links.has_transit) + 1
+    num_nodes = len(links.has_transit)
+    heap_capacity = len(links.tail) + len(links.has_transit) + 1
     for block in range(begin, end):
-        # Scratch memory of a block.
+        # Scratch memory of a block: marks and list of cut nodes, lists of settled and intact nodes,
+        # and the heap.
         scratch = _UpdateScratch(
-            np.zeros(nodes, dtype=np.bool_),
-            np.empty(nodes, dtype=np.int32),
-            np.empty(nodes, dtype=np.int32),
-            np.empty(nodes, dtype=np.int32),
-            np.empty(size),
-            np.empty(size, dtype=np.int32),
+            np.zeros(num_nodes, dtype=np.bool_),
+            np.empty(num_nodes, dtype=np.int32),
+            np.empty(num_nodes, dtype=np.int32),
+            np.empty(num_nodes, dtype=np.int32),
+            np.empty(heap_capacity),
+            np.empty(heap_capacity, dtype=np.int32),
         )
         for i in range(block, len(targets), blocks):
-            _update_dag(targets[i], links, has_risen, dags, scratch)
+            _update_dag(targets[i], links, has_higher_metric, dags, scratch)
 
 
 class _UpdateScratch(NamedTuple):
@@ -289,24 +296,24 @@ class _UpdateScratch(NamedTuple):
 
     Attributes:
         is_cut: (N,) whether a node has lost all its next hops; all false before and after a call.
-        cut: (N,) list of these cut nodes.
-        settled: (N,) cut nodes that have a new path, by ascending distance.
-        intact: (N,) nodes with a next hop left, by ascending distance.
+        cut_nodes: (N,) list of these cut nodes.
+        settled_nodes: (N,) cut nodes that have a new path, by ascending distance.
+        intact_nodes: (N,) nodes with a next hop left, by ascending distance.
         keys: (E + N + 1,) priorities of the heap.
         heap_nodes: (E + N + 1,) nodes of the heap.
     """
 
     is_cut: BoolArray
-    cut: IntArray
-    settled: IntArray
-    intact: IntArray
+    cut_nodes: IntArray
+    settled_nodes: IntArray
+    intact_nodes: IntArray
     keys: FloatArray
     heap_nodes: IntArray
 
 
 @inner_kernel
 def _update_dag(
-    row: int, links: IgpLinks, has_risen: BoolArray, dags: Dags, scratch: _UpdateScratch
+    row: int, links: IgpLinks, has_higher_metric: BoolArray, dags: Dags, scratch: _UpdateScratch
 ) -> None:
     """Update a row of ``dags`` after metrics have increased (Ramalingam and Reps, "An incremental
     algorithm for a generalization of the shortest-path problem", 1996).
@@ -317,7 +324,7 @@ def _update_dag(
     Args:
         row: destination node, which is also the row.
         links: links of the network with the new metrics.
-        has_risen: (E,) whether the metric of a link has increased.
+        has_higher_metric: (E,) whether the metric of a link has increased.
         dags: DAGs under the previous metrics; the row is updated.
         scratch: lists of cut, settled and intact nodes, and the heap.
     """
@@ -327,42 +334,45 @@ def _update_dag(
     arc = dags.arc[row]
     head = links.head
     is_cut = scratch.is_cut
-    cut = scratch.cut
-    intact = scratch.intact
-    settled = scratch.settled
+    cut_nodes = scratch.cut_nodes
+    intact_nodes = scratch.intact_nodes
+    settled_nodes = scratch.settled_nodes
     num_cut = 0
     # The destination is never cut.
-    intact[0] = order[0]
+    intact_nodes[0] = order[0]
     num_intact = 1
     # Divide the other nodes into intact and cut ones, by ascending distance, so that the next hops
     # of a node are classified before it.
     # A node is intact if some next hop has no increased metric and leads to an intact node.
     for i in range(1, dags.reached[row]):
-        has_hop = False
+        has_intact_next_hop = False
         for position in range(arc_start[i], arc_start[i + 1]):
-            has_hop = has_hop or not (has_risen[arc[position]] or is_cut[head[arc[position]]])
-        if has_hop:
-            intact[num_intact] = order[i]
+            has_intact_next_hop = has_intact_next_hop or not (
+                has_higher_metric[arc[position]] or is_cut[head[arc[position]]]
+            )
+        if has_intact_next_hop:
+            intact_nodes[num_intact] = order[i]
             num_intact += 1
         else:
             is_cut[order[i]] = True
-            cut[num_cut] = order[i]
+            cut_nodes[num_cut] = order[i]
             num_cut += 1
     num_settled = _search_cut_nodes(row, links, dags, scratch, num_cut)
-    # Merge the intact and settled nodes, both sorted by distance, into the new order.
+    # Merge the intact and settled nodes, both sorted by distance, into the new order; i of the
+    # intact and j of the settled nodes are merged so far.
     i = 0
     j = 0
     while i + j < num_intact + num_settled:
         takes_intact = j == num_settled or (
-            i < num_intact and distance[intact[i]] <= distance[settled[j]]
+            i < num_intact and distance[intact_nodes[i]] <= distance[settled_nodes[j]]
         )
-        order[i + j] = intact[i] if takes_intact else settled[j]
+        order[i + j] = intact_nodes[i] if takes_intact else settled_nodes[j]
         i += takes_intact
         j += not takes_intact
     dags.reached[row] = num_intact + num_settled
     # Reset the marks for the next call.
     for cut_index in range(num_cut):
-        is_cut[cut[cut_index]] = False
+        is_cut[cut_nodes[cut_index]] = False
     find_arcs(row, links, dags)
 
 
@@ -378,8 +388,8 @@ def _search_cut_nodes(
         row: destination node, which is also the row of ``dags``.
         links: links of the network with the new metrics.
         dags: DAGs; the distances of cut nodes in the row are written.
-        scratch: ``cut`` and ``is_cut`` give the cut nodes; ``settled`` receives those with a path,
-            by ascending distance.
+        scratch: ``cut_nodes`` and ``is_cut`` give the cut nodes; ``settled_nodes`` receives those
+            with a path, by ascending distance.
         num_cut: number of cut nodes.
 
     Returns:
@@ -387,51 +397,51 @@ def _search_cut_nodes(
     """
     distance = dags.distance[row]
     is_cut = scratch.is_cut
-    cut = scratch.cut
-    settled = scratch.settled
-    keys = scratch.keys
-    nodes = scratch.heap_nodes
+    cut_nodes = scratch.cut_nodes
+    settled_nodes = scratch.settled_nodes
+    heap_keys = scratch.keys
+    heap_nodes = scratch.heap_nodes
     head = links.head
     tail = links.tail
     metric = links.metric
     has_transit = links.has_transit
-    size = as_int64(0)
+    heap_size = as_int64(0)
     num_settled = 0
     # Reset the distances of cut nodes.
     for cut_index in range(num_cut):
-        distance[cut[cut_index]] = np.inf
+        distance[cut_nodes[cut_index]] = np.inf
     # Push the cut nodes that have a link to an intact node.
     for cut_index in range(num_cut):
-        node = cut[cut_index]
+        node = cut_nodes[cut_index]
         min_distance = np.inf
         for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
             link = links.out_link[j]
-            end = head[link]
-            if not is_cut[end] and (has_transit[end] or end == row):
-                min_distance = min(min_distance, metric[link] + distance[end])
+            next_node = head[link]
+            if not is_cut[next_node] and (has_transit[next_node] or next_node == row):
+                min_distance = min(min_distance, metric[link] + distance[next_node])
         if min_distance < np.inf:
             distance[node] = min_distance
-            size = heap_push(keys, nodes, size, min_distance, node)
+            heap_size = heap_push(heap_keys, heap_nodes, heap_size, min_distance, node)
     # Settle the nearest node, and relax the links into it from other cut nodes.
-    while size:
-        key = keys[0]
-        node = nodes[0]
-        size = heap_pop(keys, nodes, size)
-        if key > distance[node]:
+    while heap_size:
+        node_distance = heap_keys[0]
+        node = heap_nodes[0]
+        heap_size = heap_pop(heap_keys, heap_nodes, heap_size)
+        if node_distance > distance[node]:
             # Stale heap entry: a shorter path has reached the node since it was pushed.
             continue
-        settled[num_settled] = node
+        settled_nodes[num_settled] = node
         num_settled += 1
         if not has_transit[node]:
             # Traffic may start at this node, but not pass through it.
             continue
         for j in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[j]
-            new_distance = key + metric[link]
+            new_distance = node_distance + metric[link]
             neighbour = tail[link]
             if is_cut[neighbour] and new_distance < distance[neighbour]:
                 distance[neighbour] = new_distance
-                size = heap_push(keys, nodes, size, new_distance, neighbour)
+                heap_size = heap_push(heap_keys, heap_nodes, heap_size, new_distance, neighbour)
     return num_settled
 
 
@@ -467,10 +477,10 @@ class EcmpDag:
         dag = cls(
             topology, links, new_dags(topology.num_nodes, topology.num_nodes, topology.num_links)
         )
-        dag._grow(np.arange(topology.num_nodes, dtype=np.int32))
+        dag._compute_towards(np.arange(topology.num_nodes, dtype=np.int32))
         return dag
 
-    def _grow(self, targets: IntArray) -> None:
+    def _compute_towards(self, targets: IntArray) -> None:
         """Compute the DAGs towards some nodes.
 
         Args:
@@ -492,40 +502,46 @@ class EcmpDag:
             metric: (E,) new metrics; infinite for failed links.
         """
         # Changed links, and the distances of their ends to each destination: (N, changed links).
-        changed = np.flatnonzero(metric != self.links.metric)
-        rises = metric[changed] > self.links.metric[changed]
+        changed_links = np.flatnonzero(metric != self.links.metric)
+        is_raised = metric[changed_links] > self.links.metric[changed_links]
         distance = self.dags.distance
-        tail_distance = distance[:, self.links.tail[changed]]
-        head_distance = distance[:, self.links.head[changed]]
+        tail_distance = distance[:, self.links.tail[changed_links]]
+        head_distance = distance[:, self.links.head[changed_links]]
         head_has_path = np.isfinite(head_distance)
         # (N, changed links): a link with a higher metric was on a shortest path to the destination;
         # a link with a lower metric gives a path that is at least as short.
-        lengthens = (
-            rises & head_has_path & (tail_distance == self.links.metric[changed] + head_distance)
+        may_raise_distance = (
+            is_raised
+            & head_has_path
+            & (tail_distance == self.links.metric[changed_links] + head_distance)
         )
-        shortens = ~rises & head_has_path & (metric[changed] + head_distance <= tail_distance)
-        has_shorter = shortens.any(1)
-        only_longer = np.flatnonzero(lengthens.any(1) & ~has_shorter).astype(np.int32)
+        may_lower_distance = (
+            ~is_raised & head_has_path & (metric[changed_links] + head_distance <= tail_distance)
+        )
+        needs_search = may_lower_distance.any(1)
+        targets_to_update = np.flatnonzero(may_raise_distance.any(1) & ~needs_search).astype(
+            np.int32
+        )
         # Dijkstra's algorithm for destinations with shorter paths, incremental updates for those
         # with longer paths only.
         links = self.links._replace(metric=np.ascontiguousarray(metric, dtype=np.float64))
         dag = EcmpDag(self.topology, links, Dags._make(array.copy() for array in self.dags))
-        dag._grow(np.flatnonzero(has_shorter).astype(np.int32))
-        dag._update_dag(only_longer, metric > self.links.metric)
+        dag._compute_towards(np.flatnonzero(needs_search).astype(np.int32))
+        dag._update_dag(targets_to_update, metric > self.links.metric)
         return dag
 
-    def _update_dag(self, targets: IntArray, has_risen: BoolArray) -> None:
+    def _update_dag(self, targets: IntArray, has_higher_metric: BoolArray) -> None:
         """Update the DAGs towards some nodes after metrics have increased.
 
         Args:
             targets: (n,) destination nodes.
-            has_risen: (E,) whether the metric of a link has increased.
+            has_higher_metric: (E,) whether the metric of a link has increased.
         """
         operations = _OPERATIONS_PER_CHANGE * len(targets) * self.topology.num_links
         with threads_for(operations):
             # At most 16 parallel blocks.
             blocks = max(1, min(len(targets), 16))
-            _update_dags(targets, self.links, has_risen, self.dags, blocks)
+            _update_dags(targets, self.links, has_higher_metric, self.dags, blocks)
 
     def without(self, failed: IntArray | Int64Array | list[int]) -> EcmpDag:
         """Return the DAGs after the failure of links.
@@ -563,15 +579,17 @@ class EcmpDag:
             target: destination of the traffic.
         """
         dags = self.dags
-        positions = np.flatnonzero(self.dags.order[target, : self.dags.reached[target]] == node)
-        if not len(positions) or node == target:
+        order_positions = np.flatnonzero(
+            self.dags.order[target, : self.dags.reached[target]] == node
+        )
+        if not len(order_positions) or node == target:
             return {}
-        first = dags.arc_start[target, positions[0]]
-        end = dags.arc_start[target, positions[0] + 1]
+        first_arc = dags.arc_start[target, order_positions[0]]
+        end_arc = dags.arc_start[target, order_positions[0] + 1]
         return dict(
             zip(
-                dags.arc[target, first:end].tolist(),
-                dags.share[target, first:end].tolist(),
+                dags.arc[target, first_arc:end_arc].tolist(),
+                dags.share[target, first_arc:end_arc].tolist(),
                 strict=True,
             )
         )
@@ -635,6 +653,7 @@ def igp_metric(topology: Topology, kind: str) -> FloatArray:
                 1,
                 np.round(_REFERENCE_GBPS / np.where(topology.capacity > 0, topology.capacity, 1.0)),
             )
+    # Hops, or metrics of a file that has none.
     return np.ones(topology.num_links)
 
 
@@ -652,15 +671,15 @@ def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatAr
     where = topology.origin or topology.name
     if values.shape != (topology.num_links,):
         raise InputError(where, "metric", f"shape {(topology.num_links,)}", values.shape)
-    invalid = np.flatnonzero(
+    invalid_links = np.flatnonzero(
         ~((values >= 1) & (values <= MAX_METRIC) & (values == np.floor(values)))
     )
-    if len(invalid):
-        link = topology.link_name(int(invalid[0]))
+    if len(invalid_links):
+        link = topology.link_name(int(invalid_links[0]))
         raise InputError(
             where,
             f"link {link}: metric",
             f"an integer from 1 to {MAX_METRIC}",
-            values[invalid[0]],
+            values[invalid_links[0]],
         )
     return values

@@ -183,18 +183,18 @@ def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
     # Memberships group by group, then the same memberships sorted by link.
     sizes = [len(group) for group in groups]
     group_link = np.array([link for group in groups for link in group], np.int64)
-    entry_group = np.repeat(np.arange(len(groups), dtype=np.int64), sizes)
+    group_of_entry = np.repeat(np.arange(len(groups), dtype=np.int64), sizes)
     group_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     link_ptr = np.concatenate(
         [[0], np.cumsum(np.bincount(group_link, minlength=num_links))]
     ).astype(np.int64)
     return Groups(
-        group_ptr, group_link, link_ptr, entry_group[np.argsort(group_link, kind="stable")]
+        group_ptr, group_link, link_ptr, group_of_entry[np.argsort(group_link, kind="stable")]
     )
 
 
 @inner_kernel
-def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
+def ban_group(group: int, groups: Groups, stamp: int, stamp_of_link: IntArray) -> None:
     """Ban the links of a group from a path search.
 
     A link is banned while its stamp equals that of the search.
@@ -203,14 +203,14 @@ def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
         group: index of the group.
         groups: all groups.
         stamp: stamp of the search.
-        banned: (E,) stamp of each link (updated).
+        stamp_of_link: (E,) stamp of each link (updated).
     """
     for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
-        banned[groups.group_link[i]] = stamp
+        stamp_of_link[groups.group_link[i]] = stamp
 
 
 @inner_kernel
-def ban_groups_of(link: int, groups: Groups, stamp: int, banned: IntArray) -> None:
+def ban_groups_of(link: int, groups: Groups, stamp: int, stamp_of_link: IntArray) -> None:
     """Ban a link, and all links that share a group with it, from a path search.
 
     A link is banned while its stamp equals that of the search.
@@ -219,8 +219,8 @@ def ban_groups_of(link: int, groups: Groups, stamp: int, banned: IntArray) -> No
         link: index of the link.
         groups: all groups.
         stamp: stamp of the search.
-        banned: (E,) stamp of each link (updated).
+        stamp_of_link: (E,) stamp of each link (updated).
     """
-    banned[link] = stamp
+    stamp_of_link[link] = stamp
     for i in range(groups.link_ptr[link], groups.link_ptr[link + 1]):
-        ban_group(groups.link_group[i], groups, stamp, banned)
+        ban_group(groups.link_group[i], groups, stamp, stamp_of_link)

@@ -115,10 +115,10 @@ class FlexAlgo:
         """
         # Raise an error for names that no link has.
         affinities = topology.affinities or (frozenset[str](),) * topology.num_links
-        unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(
-            *affinities
-        )
-        if unknown:
+        unknown_affinities = (
+            self.exclude | self.include_any | self.include_all
+        ) - frozenset().union(*affinities)
+        if unknown_affinities:
             known_text = (
                 listed(sorted(frozenset().union(*affinities))) or "no link of the topology has any"
             )
@@ -126,7 +126,7 @@ class FlexAlgo:
                 FLEX_ALGO,
                 str(self.number),
                 f"affinities of the links ({known_text})",
-                listed(sorted(unknown)),
+                listed(sorted(unknown_affinities)),
             )
         # Apply the affinity rules to each link, and exclude links without the metric.
         is_allowed = [

@@ -93,13 +93,18 @@ class PackedPaths:
         Returns:
             (blocks + 1,) first source of each block, and the number of sources.
         """
-        work = self.scan.node_ptr + self.scan.path_ptr
-        num_sources = len(work) - 1
+        # (S + 1,) number of trie nodes and paths before each source, and in all.
+        cumulative_work = self.scan.node_ptr + self.scan.path_ptr
+        num_sources = len(cumulative_work) - 1
         num_blocks = int(
-            np.clip(work[-1] // max(1, min_work), 1, min(max_blocks, max(1, num_sources)))
+            np.clip(
+                cumulative_work[-1] // max(1, min_work), 1, min(max_blocks, max(1, num_sources))
+            )
         )
-        cuts = np.searchsorted(work, np.linspace(0, work[-1], num_blocks + 1)[1:-1])
-        return np.concatenate([[0], cuts, [num_sources]]).astype(np.int64)
+        block_starts = np.searchsorted(
+            cumulative_work, np.linspace(0, cumulative_work[-1], num_blocks + 1)[1:-1]
+        )
+        return np.concatenate([[0], block_starts, [num_sources]]).astype(np.int64)
 
 
 def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> PackedPaths:
@@ -128,15 +133,16 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     )
     parent = np.empty(trie.num_nodes, dtype=index_dtype)
     end_node = np.empty(first_path[-1], dtype=index_dtype)
-    demands = demand_ptr.astype(np.int64)
+    # The pointers in 64 bits.
+    wide_demand_ptr = demand_ptr.astype(np.int64)
     scan = PathScan(
         parent,
         trie.link.astype(index_dtype),
         end_node,
         path_count,
         node_ptr,
-        demands,
-        first_path[demands],
+        wide_demand_ptr,
+        first_path[wide_demand_ptr],
     )
     # Write the parents and end nodes.
     _number_within_sources(trie.parent, leaf, scan)
@@ -147,8 +153,8 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
 def _number_within_sources(parent: IntArray, leaf: IntArray, scan: PathScan) -> None:
     """Convert node indices of the whole trie to numbers within each source.
 
-    Node i of the source whose nodes begin at ``first`` gets the number i - first + 1; 0 is the
-    source itself.
+    Node i of the source whose nodes begin at ``first_node`` gets the number ``i - first_node + 1``;
+    0 is the source itself.
 
     Args:
         parent: (T,) parent of each node, -1 for the source.
@@ -156,12 +162,12 @@ def _number_within_sources(parent: IntArray, leaf: IntArray, scan: PathScan) -> 
         scan: packed paths; ``parent`` (T,) and ``end_node`` (P,) are written.
     """
     for s in range(len(scan.node_ptr) - 1):
-        first = scan.node_ptr[s]
-        for node in range(first, scan.node_ptr[s + 1]):
-            scan.parent[node] = parent[node] - first + 1 if parent[node] >= 0 else 0
+        first_node = scan.node_ptr[s]
+        for node in range(first_node, scan.node_ptr[s + 1]):
+            scan.parent[node] = parent[node] - first_node + 1 if parent[node] >= 0 else 0
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             for k in range(leaf.shape[1]):
                 if leaf[d, k] >= 0:
-                    scan.end_node[path] = leaf[d, k] - first + 1
+                    scan.end_node[path] = leaf[d, k] - first_node + 1
                     path += 1

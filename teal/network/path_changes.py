@@ -23,7 +23,7 @@ from teal.runtime.parallel import inlined_kernel, kernel, partitioned_kernel
 from teal.runtime.storage import content_key
 
 
-def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet:
+def with_more_paths(paths: PathSet, new_path_ptr: Int64Array, links: IntArray) -> PathSet:
     """Add at most one path to each demand; duplicates are skipped.
 
     A demand with :data:`MAX_PATHS` paths gets no further one.  Tries of sources without a new path
@@ -31,8 +31,9 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
 
     Args:
         paths: paths of D demands.
-        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if empty.
-        links: (ptr[-1],) link indices of the new paths, each from source to target.
+        new_path_ptr: (D + 1,) the new path of demand d is ``links[new_path_ptr[d]:new_path_ptr[d +
+            1]]``; none if empty.
+        links: link indices of the new paths, one path after the other, each from source to target.
     """
     trie = paths.trie
     max_paths = min(paths.num_paths + 1, MAX_PATHS)
@@ -40,18 +41,20 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     source_ptr = trie.source_ptr.astype(np.int64)
     # Offsets (S + 1,) of each source's new trie: space for its old nodes, and for one new node per
     # link of the new paths, since these may share no nodes.
-    capacity_ptr = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
+    capacity_ptr = np.concatenate(
+        [[0], np.cumsum(np.diff(source_ptr) + np.diff(new_path_ptr[demand_ptr]))]
+    )
     # Copy each source's trie, and insert the new paths of its demands.
     leaves = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
     leaves[:, : paths.num_paths] = paths.leaf
     parent, link = np.empty((2, int(capacity_ptr[-1])), dtype=np.int32)
     num_nodes = np.zeros(len(source_ptr) - 1, dtype=np.int64)
-    _extend(
+    _insert_new_paths(
         trie.parent,
         trie.link,
         source_ptr,
         demand_ptr,
-        ptr,
+        new_path_ptr,
         links,
         capacity_ptr,
         parent,
@@ -60,12 +63,14 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
         num_nodes,
     )
     # Remove the unused space between the tries, and unused columns of the leaves.
-    new_ptr = np.concatenate([[0], np.cumsum(num_nodes)])
-    _close_gaps(capacity_ptr, new_ptr, demand_ptr, parent, link, leaves)
+    new_source_ptr = np.concatenate([[0], np.cumsum(num_nodes)])
+    _close_gaps(capacity_ptr, new_source_ptr, demand_ptr, parent, link, leaves)
     num_columns = int((leaves >= 0).sum(1).max(initial=1))
     leaves = np.ascontiguousarray(leaves[:, : max(num_columns, paths.num_paths)])
     new_trie = Trie(
-        parent[: new_ptr[-1]].copy(), link[: new_ptr[-1]].copy(), new_ptr.astype(np.int32)
+        parent[: new_source_ptr[-1]].copy(),
+        link[: new_source_ptr[-1]].copy(),
+        new_source_ptr.astype(np.int32),
     )
     return _path_set(paths, leaves, new_trie)
 
@@ -101,8 +106,9 @@ def select_paths(paths: PathSet, columns: IntArray) -> PathSet:
         columns: (D, J) index in 0..K - 1 of each selected path, -1 for none; in each row the -1
             come last.
     """
-    selected = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
-    leaves = np.where(columns >= 0, selected, -1).astype(np.int32)
+    # End nodes of the selected paths, and the trie nodes on these paths.
+    selected_leaves = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
+    leaves = np.where(columns >= 0, selected_leaves, -1).astype(np.int32)
     trie = paths.trie
     is_used = _used_nodes(trie.parent, leaves)
     # (T + 1,) new index of each used node: the number of used nodes before it.
@@ -149,7 +155,8 @@ def paths_in_trees(  # type: ignore[no-untyped-def]
         ptr (D + 1,) and links: the path of demand d is ``links[ptr[d]:ptr[d + 1]]``, from source to
         target; empty for demands that are not in ``demands``.
     """
-    # First pass: lengths of the paths.
+    # First pass: lengths of the paths, which are walked back from target to source into scratch
+    # memory.
     ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
     path = np.empty(pred_link.shape[1], dtype=np.int32)
     for d in demands:
@@ -177,12 +184,12 @@ def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:
 
 
 @kernel
-def _extend(  # type: ignore[no-untyped-def]
+def _insert_new_paths(  # type: ignore[no-untyped-def]
     old_parent,
     old_link,
     source_ptr,
     demand_ptr,
-    ptr,
+    new_path_ptr,
     links,
     capacity_ptr,
     parent,
@@ -201,8 +208,9 @@ def _extend(  # type: ignore[no-untyped-def]
         old_link: (T,) link that leads into each old trie node.
         source_ptr: (S + 1,) the old nodes of source s are ``source_ptr[s]:source_ptr[s + 1]``.
         demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
-        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if empty.
-        links: (ptr[-1],) link indices of the new paths, each from source to target.
+        new_path_ptr: (D + 1,) the new path of demand d is ``links[new_path_ptr[d]:new_path_ptr[d +
+            1]]``; none if empty.
+        links: link indices of the new paths, one path after the other, each from source to target.
         capacity_ptr: (S + 1,) first entry of each source in ``parent`` and ``link``.
         parent: (capacity_ptr[-1],) parent of each node within its source, -1 for the source
             (written).
@@ -212,24 +220,24 @@ def _extend(  # type: ignore[no-untyped-def]
         num_nodes: (S,) number of trie nodes of each source (written).
     """
     for s in range(len(num_nodes)):
-        first = source_ptr[s]
+        first_old_node = source_ptr[s]
         num_old_nodes = source_ptr[s + 1] - source_ptr[s]
-        begin = capacity_ptr[s]
+        first_entry = capacity_ptr[s]
         # Copy the source's old trie, with nodes numbered from 0.
         for i in range(num_old_nodes):
-            parent_node = old_parent[first + i]
-            parent[begin + i] = parent_node - first if parent_node >= 0 else -1
-            link[begin + i] = old_link[first + i]
+            parent_node = old_parent[first_old_node + i]
+            parent[first_entry + i] = parent_node - first_old_node if parent_node >= 0 else -1
+            link[first_entry + i] = old_link[first_old_node + i]
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
             for k in range(leaves.shape[1]):
                 if leaves[d, k] >= 0:
-                    leaves[d, k] -= first
+                    leaves[d, k] -= first_old_node
         num_nodes[s] = num_old_nodes
         # Done if no demand of the source has a new path.
-        if ptr[demand_ptr[s]] == ptr[demand_ptr[s + 1]]:
+        if new_path_ptr[demand_ptr[s]] == new_path_ptr[demand_ptr[s + 1]]:
             continue
-        source_parent = parent[begin : capacity_ptr[s + 1]]
-        source_link = link[begin : capacity_ptr[s + 1]]
+        source_parent = parent[first_entry : capacity_ptr[s + 1]]
+        source_link = link[first_entry : capacity_ptr[s + 1]]
         # Build the child lists: the first child of node i is first_child[i + 1], that of the source
         # first_child[0].
         first_child = np.full(len(source_parent) + 1, -1, dtype=np.int32)
@@ -239,7 +247,7 @@ def _extend(  # type: ignore[no-untyped-def]
             first_child[source_parent[i] + 1] = i
         # Insert the new path of each demand.
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
-            new_path = links[ptr[d] : ptr[d + 1]]
+            new_path = links[new_path_ptr[d] : new_path_ptr[d + 1]]
             if len(new_path) == 0:
                 continue
             # Find the first unused slot of the demand; skip the path if all slots are used.
@@ -287,15 +295,15 @@ def _close_gaps(capacity_ptr, source_ptr, demand_ptr, parent, link, leaves) -> N
     """
     for s in range(len(source_ptr) - 1):
         # Move the nodes of the source to the front; they come after those of the earlier sources.
-        first = source_ptr[s]
-        for i in range(source_ptr[s + 1] - first):
+        first_node = source_ptr[s]
+        for i in range(source_ptr[s + 1] - first_node):
             parent_node = parent[capacity_ptr[s] + i]
-            parent[first + i] = parent_node + first if parent_node >= 0 else -1
-            link[first + i] = link[capacity_ptr[s] + i]
+            parent[first_node + i] = parent_node + first_node if parent_node >= 0 else -1
+            link[first_node + i] = link[capacity_ptr[s] + i]
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
             for k in range(leaves.shape[1]):
                 if leaves[d, k] >= 0:
-                    leaves[d, k] += first
+                    leaves[d, k] += first_node
 
 
 @kernel
@@ -351,18 +359,18 @@ def _merged_rows(paths: PathSet) -> MergedRows:
     """
     # (D,) hash of each demand; equal hashes share a row.
     scan = paths.packed.scan
-    key = np.empty(paths.num_demands, np.uint64)
-    _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_trie_nodes, key)
-    _, first, row = np.unique(key, return_index=True, return_inverse=True)
+    demand_hash = np.empty(paths.num_demands, np.uint64)
+    _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_trie_nodes, demand_hash)
+    _, first, row = np.unique(demand_hash, return_index=True, return_inverse=True)
     # Sort the rows by their first demands.
     order = np.argsort(first)
     first = first[order].astype(np.int64)
     if len(first) == paths.num_demands:
         return MergedRows(paths, np.arange(len(first)), first)
     # New index of each row.
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return MergedRows(of_demands(paths, first), rank[row.reshape(-1)], first)
+    new_row = np.empty(len(order), np.int64)
+    new_row[order] = np.arange(len(order))
+    return MergedRows(of_demands(paths, first), new_row[row.reshape(-1)], first)
 
 
 @inlined_kernel
@@ -373,6 +381,7 @@ def _mix(key, number):  # type: ignore[no-untyped-def]
         key: the hash, uint64.
         number: the number, uint64.
     """
+    # Constants and shifts of splitmix64.
     z = key * np.uint64(0x9E3779B97F4A7C15) + number + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -381,7 +390,12 @@ def _mix(key, number):  # type: ignore[no-untyped-def]
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def _hash_demands(
-    begin: int, end: int, scan: PathScan, pairs: AnyArray, max_trie_nodes: int, out: AnyArray
+    begin: int,
+    end: int,
+    scan: PathScan,
+    pairs: AnyArray,
+    max_trie_nodes: int,
+    demand_hash: AnyArray,
 ) -> None:
     """Compute a hash of source, target and paths of each demand.
 
@@ -390,25 +404,25 @@ def _hash_demands(
         scan: packed paths of all demands.
         pairs: (D, 2) uint64, source and target node of each demand.
         max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
-        out: (D,) uint64, hash of each demand (written).
+        demand_hash: (D,) uint64, hash of each demand (written).
     """
     for s in range(begin, end):
         # Hash of the links from the source to each of its trie nodes; node 0 is the source.
-        node_key = np.zeros(max_trie_nodes, np.uint64)
-        first = scan.node_ptr[s]
+        node_hash = np.zeros(max_trie_nodes, np.uint64)
+        first_node = scan.node_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for i in range(num_nodes):
-            node_key[i + 1] = _mix(
-                node_key[scan.parent[first + i]], np.uint64(scan.link[first + i])
+            node_hash[i + 1] = _mix(
+                node_hash[scan.parent[first_node + i]], np.uint64(scan.link[first_node + i])
             )
         # Combine the pair with the hash of each path's end node.
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            key = _mix(_mix(np.uint64(0), pairs[d, 0]), pairs[d, 1])
+            combined_hash = _mix(_mix(np.uint64(0), pairs[d, 0]), pairs[d, 1])
             for _ in range(scan.path_count[d]):
-                key = _mix(key, node_key[scan.end_node[path]])
+                combined_hash = _mix(combined_hash, node_hash[scan.end_node[path]])
                 path += 1
-            out[d] = key
+            demand_hash[d] = combined_hash
 
 
 def with_moves(paths: PathSet) -> PathSet:
@@ -446,22 +460,22 @@ def _with_moves(paths: PathSet) -> PathSet:
     num_previous_paths = first_path[paths.demand_ptr]
     num_source_nodes = np.diff(trie.source_ptr)
     # (T,) new index of each old node.
-    renumbered = np.arange(trie.num_nodes) + np.repeat(num_previous_paths[:-1], num_source_nodes)
+    new_index = np.arange(trie.num_nodes) + np.repeat(num_previous_paths[:-1], num_source_nodes)
     # (D, K) index of the node that is appended to each path.
     source_index = np.repeat(np.arange(len(num_source_nodes)), np.diff(paths.demand_ptr))
-    first_new = trie.source_ptr[1:][source_index] + first_path[:-1]
-    new_node = first_new[:, None] + np.cumsum(exists, 1) - 1
+    first_new_node = trie.source_ptr[1:][source_index] + first_path[:-1]
+    new_node = first_new_node[:, None] + np.cumsum(exists, 1) - 1
     # Parents and links of old and new nodes.
     num_nodes = trie.num_nodes + int(first_path[-1])
     parent = np.empty(num_nodes, np.int32)
     link = np.empty(num_nodes, np.int32)
-    parent[renumbered] = np.where(trie.parent >= 0, renumbered[trie.parent], -1)
-    link[renumbered] = trie.link
-    parent[new_node[exists]] = renumbered[paths.leaf[exists]]
+    parent[new_index] = np.where(trie.parent >= 0, new_index[trie.parent], -1)
+    link[new_index] = trie.link
+    parent[new_node[exists]] = new_index[paths.leaf[exists]]
     link[new_node[exists]] = paths.num_links
     # Path 2 k ends at the old end node, path 2 k + 1 at the appended node.
     leaves = np.full((paths.num_demands, 2 * paths.num_paths), -1, np.int32)
-    leaves[:, 0::2][exists] = renumbered[paths.leaf[exists]]
+    leaves[:, 0::2][exists] = new_index[paths.leaf[exists]]
     leaves[:, 1::2][exists] = new_node[exists]
     source_ptr = (trie.source_ptr + num_previous_paths).astype(trie.source_ptr.dtype)
     return dataclasses.replace(

@@ -84,7 +84,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
             f"the paths belong to another network than {topology.name}",
             "compute the paths again, or pass the network of the file",
         )
-    _check(str(file), paths, topology)
+    _check_paths(str(file), paths, topology)
     return paths
 
 
@@ -129,11 +129,14 @@ def check_pairs(topology: Topology, pairs: IntArray) -> None:
     sort_key = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
     if (np.diff(sort_key) <= 0).any():
         raise InputError.invalid(
-            "paths", "pairs", "node pairs are not sorted by source and target, or repeat"
+            "paths",
+            "pairs",
+            "node pairs are not sorted by source and target, or repeat",
+            "sort them, each pair once",
         )
 
 
-def _check(where: str, paths: PathSet, topology: Topology) -> None:
+def _check_paths(where: str, paths: PathSet, topology: Topology) -> None:
     """Raise InputError unless the arrays describe paths from each demand's source to its target.
 
     Args:
@@ -214,18 +217,18 @@ def _check_pointers(paths: PathSet, require: _Require) -> None:
     """
     # Each pointer array rises from 0 to the number of entries.
     trie = paths.trie
-    for field, ptr, end in (
+    for field, ptr, num_entries in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
         ("demand_ptr", paths.demand_ptr, len(paths.leaf)),
     ):
-        is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
-        require(bool(is_rising), field, f"the pointers must rise from 0 to {end}")
+        is_rising = ptr[0] == 0 and ptr[-1] == num_entries and (np.diff(ptr) >= 0).all()
+        require(bool(is_rising), field, f"the pointers must rise from 0 to {num_entries}")
     # The demands of a source are those between its two pointers.
     sources = np.unique(paths.pairs[:, 0])
-    grouping = "the pointers must group the demands by source"
-    require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", grouping)
-    by_source = np.repeat(sources, np.diff(paths.demand_ptr))
-    require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", grouping)
+    grouping_rule = "the pointers must group the demands by source"
+    require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", grouping_rule)
+    source_of_demand = np.repeat(sources, np.diff(paths.demand_ptr))
+    require(np.array_equal(source_of_demand, paths.pairs[:, 0]), "demand_ptr", grouping_rule)
 
 
 def _check_trie(
@@ -249,8 +252,8 @@ def _check_trie(
     """
     # Parents come first, and link indices are in range.
     trie = paths.trie
-    node = np.arange(trie.num_nodes)
-    is_earlier = (trie.parent >= -1) & (trie.parent < node)
+    node_index = np.arange(trie.num_nodes)
+    is_earlier = (trie.parent >= -1) & (trie.parent < node_index)
     require(bool(is_earlier.all()), "parent", "a parent must come before its children")
     require(
         bool(((trie.link >= 0) & (trie.link < topology.num_links)).all()),
@@ -264,10 +267,10 @@ def _check_trie(
         "a node and its parent must belong to the same source",
     )
     # A link starts at the source, or where the parent's link ends.
-    tail = sources[source_of_node]
-    tail[has_parent] = topology.link_target[trie.link[trie.parent[has_parent]]]
+    expected_start = sources[source_of_node]
+    expected_start[has_parent] = topology.link_target[trie.link[trie.parent[has_parent]]]
     require(
-        np.array_equal(topology.link_source[trie.link], tail),
+        np.array_equal(topology.link_source[trie.link], expected_start),
         "link",
         "a link must start where the link of the parent node ends",
     )
@@ -286,15 +289,15 @@ def _check_leaves(
         require: raises the error.
     """
     trie = paths.trie
-    mask = paths.leaf >= 0
+    has_path = paths.leaf >= 0
     require(
-        bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()),
+        bool((np.diff(has_path.astype(np.int8), axis=1) <= 0).all()),
         "leaf",
         "the paths of a demand must come before its empty slots",
     )
     # (P,) end node and demand of each path.
-    end_nodes = paths.leaf[mask]
-    demand = np.nonzero(mask)[0]
+    end_nodes = paths.leaf[has_path]
+    demand_of_path = np.nonzero(has_path)[0]
     require(
         bool((end_nodes < trie.num_nodes).all()),
         "leaf",
@@ -307,12 +310,12 @@ def _check_leaves(
     )
     # Source and target of each path.
     require(
-        np.array_equal(node_source[end_nodes], paths.pairs[demand, 0]),
+        np.array_equal(node_source[end_nodes], paths.pairs[demand_of_path, 0]),
         "leaf",
         "a path must start at the source of its demand",
     )
     require(
-        np.array_equal(topology.link_target[trie.link[end_nodes]], paths.pairs[demand, 1]),
+        np.array_equal(topology.link_target[trie.link[end_nodes]], paths.pairs[demand_of_path, 1]),
         "leaf",
         "a path must end at the target of its demand",
     )

@@ -48,14 +48,14 @@ def _path_links(paths: PathSet) -> PathLinks:
         paths: the path set.
     """
     # Links of all paths, sorted by path slot.
-    slots, links = paths.incidences()
-    order = np.argsort(slots, kind="stable")
-    slots = slots[order]
+    slot_of_link, links = paths.incidences()
+    order = np.argsort(slot_of_link, kind="stable")
+    slot_of_link = slot_of_link[order]
     links = links[order]
     # Pointers to the paths of each demand, and to the links of each path.
     num_paths = paths.mask.sum(1)
     path_ptr = np.concatenate([[0], np.cumsum(num_paths)]).astype(np.int64)
     slot = np.flatnonzero(paths.mask.reshape(-1)).astype(np.int64)
-    num_links = np.bincount(slots, minlength=paths.mask.size)[slot]
-    link_ptr = np.concatenate([[0], np.cumsum(num_links)]).astype(np.int64)
+    num_path_links = np.bincount(slot_of_link, minlength=paths.mask.size)[slot]
+    link_ptr = np.concatenate([[0], np.cumsum(num_path_links)]).astype(np.int64)
     return PathLinks(path_ptr, slot, link_ptr, np.ascontiguousarray(links, np.int32))

@@ -14,15 +14,21 @@ import numpy as np
 from teal.network.disjoint import (
     NO_STAMP,
     ZERO,
-    FoundPaths,
-    TwoSided,
+    BidirectionalScratch,
+    DemandPaths,
     disjoint_by_hops,
     disjoint_by_weight,
     empty_paths,
     grow_tree,
 )
 from teal.network.failures import Groups
-from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
+from teal.network.shortest import (
+    Adjacency,
+    SearchScratch,
+    find_shortest_path,
+    make_scratch,
+    walk_back,
+)
 from teal.network.trie import insert_path, sort_by_depth
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel
@@ -52,8 +58,8 @@ def yen(
     stamp: int,
     scratch: SearchScratch,
     pred_link: IntArray,
-    paths: FoundPaths,
-    candidates: FoundPaths,
+    paths: DemandPaths,
+    candidates: DemandPaths,
 ) -> tuple[int, int]:
     """Find the K shortest loopless paths of one demand (Yen 1971).
 
@@ -63,8 +69,8 @@ def yen(
     such candidates becomes the next path.
 
     At most K candidates are stored, since no more can become paths. A link or node is banned from a
-    search if its entry in ``scratch.banned_links`` or ``scratch.banned_nodes`` equals the stamp of
-    the search, so that a new stamp lifts all bans.
+    search if its entry in ``scratch.stamp_of_link`` or ``scratch.stamp_of_node`` equals the stamp
+    of the search, so that a new stamp lifts all bans.
 
     Args:
         source: node where the paths start.
@@ -83,7 +89,7 @@ def yen(
     """
     max_paths = len(paths.length)
     # The first path is a shortest path; the unused stamp bans nothing.
-    path_weight = best_first(
+    path_weight = find_shortest_path(
         source, target, graph, weight, potential, stamp, stamp, scratch, pred_link
     )
     stamp += 1
@@ -95,19 +101,21 @@ def yen(
     while num_found < max_paths:
         # Find a candidate for each spur node of the last path.
         last_path = paths.links[num_found - 1]
-        # Weight of the root, the first i links of the last path.
+        # Weight of the root, the links of the last path before the spur node.
         root_weight = 0.0
-        for i in range(paths.length[num_found - 1]):
+        for root_length in range(paths.length[num_found - 1]):
             # Ban the links by which paths with this root leave it, and the nodes of the root.
-            spur = graph.tail[last_path[i]]
+            spur_node = graph.tail[last_path[root_length]]
             for j in range(num_found):
-                if paths.length[j] > i and _same_prefix(paths.links[j], last_path, i):
-                    scratch.banned_links[paths.links[j, i]] = stamp
-            for j in range(i):
-                scratch.banned_nodes[graph.tail[last_path[j]]] = stamp
+                if paths.length[j] > root_length and _same_prefix(
+                    paths.links[j], last_path, root_length
+                ):
+                    scratch.stamp_of_link[paths.links[j, root_length]] = stamp
+            for j in range(root_length):
+                scratch.stamp_of_node[graph.tail[last_path[j]]] = stamp
             # Shortest path from the spur node to the target.
-            path_weight = best_first(
-                spur, target, graph, weight, potential, stamp, stamp, scratch, pred_link
+            path_weight = find_shortest_path(
+                spur_node, target, graph, weight, potential, stamp, stamp, scratch, pred_link
             )
             stamp += 1
             if np.isfinite(path_weight):
@@ -121,34 +129,39 @@ def yen(
                     or root_weight + path_weight < candidates.weight[slot]
                 ):
                     # Skip a candidate that is stored already.
-                    path = np.empty(len(scratch.banned_nodes), dtype=np.int32)
-                    path[:i] = last_path[:i]
-                    length = i + walk_back(spur, target, pred_link, graph.tail, path[i:])
+                    candidate_path = np.empty(len(scratch.stamp_of_node), dtype=np.int32)
+                    candidate_path[:root_length] = last_path[:root_length]
+                    candidate_length = root_length + walk_back(
+                        spur_node, target, pred_link, graph.tail, candidate_path[root_length:]
+                    )
                     is_duplicate = False
                     for j in range(num_candidates):
-                        if candidates.length[j] == length and _same_prefix(
-                            candidates.links[j], path, length
+                        if candidates.length[j] == candidate_length and _same_prefix(
+                            candidates.links[j], candidate_path, candidate_length
                         ):
                             is_duplicate = True
                     if not is_duplicate:
-                        candidates.links[slot, :length] = path[:length]
-                        candidates.length[slot] = length
+                        candidates.links[slot, :candidate_length] = candidate_path[
+                            :candidate_length
+                        ]
+                        candidates.length[slot] = candidate_length
                         candidates.weight[slot] = root_weight + path_weight
                         num_candidates = min(num_candidates + 1, max_paths)
-            root_weight += weight[last_path[i]]
+            root_weight += weight[last_path[root_length]]
+        # Without a candidate, all loopless paths have been found.
         if num_candidates == 0:
             break
         # The candidate of minimum weight is the next path; the last candidate fills its slot.
-        best = int(np.argmin(candidates.weight[:num_candidates]))
-        paths.length[num_found] = candidates.length[best]
+        best_candidate = int(np.argmin(candidates.weight[:num_candidates]))
+        paths.length[num_found] = candidates.length[best_candidate]
         paths.links[num_found, : paths.length[num_found]] = candidates.links[
-            best, : paths.length[num_found]
+            best_candidate, : paths.length[num_found]
         ]
         num_found += 1
         num_candidates -= 1
-        candidates.links[best] = candidates.links[num_candidates]
-        candidates.length[best] = candidates.length[num_candidates]
-        candidates.weight[best] = candidates.weight[num_candidates]
+        candidates.links[best_candidate] = candidates.links[num_candidates]
+        candidates.length[best_candidate] = candidates.length[num_candidates]
+        candidates.weight[best_candidate] = candidates.weight[num_candidates]
     return num_found, stamp
 
 
@@ -205,8 +218,8 @@ def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
 
 
 @kernel
-def insert(
-    paths: FoundPaths, num_found: int, trie: _GrowingTrie, num_nodes: int, leaf: IntArray
+def insert_paths(
+    paths: DemandPaths, num_found: int, trie: _GrowingTrie, num_nodes: int, leaf: IntArray
 ) -> int:
     """Insert the paths of one demand into the trie of its source.
 
@@ -240,7 +253,7 @@ def insert(
 
 
 @kernel
-def finish(trie: _GrowingTrie, num_nodes: int, leaf: IntArray) -> int:
+def renumber_by_depth(trie: _GrowingTrie, num_nodes: int, leaf: IntArray) -> int:
     """Renumber the trie nodes of a source by depth; return their number unchanged.
 
     Args:
@@ -255,7 +268,7 @@ def finish(trie: _GrowingTrie, num_nodes: int, leaf: IntArray) -> int:
 
 @inner_kernel
 def _source_by_hops(
-    c: int,
+    source_index: int,
     chunk: TargetChunk,
     graph: Adjacency,
     groups: Groups,
@@ -266,7 +279,7 @@ def _source_by_hops(
     """Find the disjoint paths of fewest hops of all demands of one source, and build its trie.
 
     Args:
-        c: index of the source in the chunk.
+        source_index: index of the source in the chunk.
         chunk: sources and demands of the search.
         graph: the network in CSR form.
         groups: groups of links that fail together.
@@ -278,36 +291,41 @@ def _source_by_hops(
     Returns:
         number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
-    source = chunk.sources[c]
+    source = chunk.sources[source_index]
     num_nodes = len(graph.out_ptr) - 1
     # (N,) link into each node in the breadth-first tree of the source.
-    tree = np.empty(num_nodes, dtype=np.int32)
-    # (E,) stamps of banned links.
-    banned = np.full(len(graph.tail), -1, dtype=np.int32)
+    tree_link = np.empty(num_nodes, dtype=np.int32)
+    # (E,) stamp of each link; a link is banned while its stamp equals that of the search.
+    stamp_of_link = np.full(len(graph.tail), -1, dtype=np.int32)
     # Visited stamps, predecessor links and queues of the bidirectional search.
-    search = TwoSided(
+    search = BidirectionalScratch(
         np.full((2, num_nodes), -1, dtype=np.int32),
         np.empty((2, num_nodes), dtype=np.int32),
         np.empty((2, num_nodes), dtype=np.int32),
     )
     paths = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
-    grow_tree(source, graph, banned, NO_STAMP, tree, search.queue[0])
+    # Breadth-first tree without bans: the first path of each demand follows it.
+    grow_tree(source, graph, stamp_of_link, NO_STAMP, tree_link, search.queue[0])
     stamp = ZERO
     num_trie_nodes = ZERO
-    for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+    for d in range(chunk.demand_ptr[source_index], chunk.demand_ptr[source_index + 1]):
         # A demand uses at most K + 2 stamps of banned links and of searches.
         stamp += chunk.max_paths + 2
         num_found = disjoint_by_hops(
-            source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths
+            source, chunk.targets[d], tree_link, graph, groups, stamp, stamp_of_link, search, paths
         )
-        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
-    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert_paths(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return renumber_by_depth(
+        trie,
+        num_trie_nodes,
+        leaf[chunk.demand_ptr[source_index] : chunk.demand_ptr[source_index + 1]],
+    )
 
 
 @inner_kernel
 def _source_by_weight(
-    c: int,
+    source_index: int,
     chunk: TargetChunk,
     graph: Adjacency,
     groups: Groups,
@@ -318,7 +336,7 @@ def _source_by_weight(
     """Find the disjoint paths of minimum weight of all demands of one source, and build its trie.
 
     Args:
-        c: index of the source in the chunk.
+        source_index: index of the source in the chunk.
         chunk: sources and demands of the search, with the A* potentials.
         graph: the network in CSR form.
         groups: groups of links that fail together.
@@ -330,7 +348,7 @@ def _source_by_weight(
     Returns:
         number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
-    source = chunk.sources[c]
+    source = chunk.sources[source_index]
     num_nodes = len(graph.out_ptr) - 1
     # Heap, distances and bans of A*.
     scratch = make_scratch(num_nodes, len(graph.tail))
@@ -339,7 +357,7 @@ def _source_by_weight(
     paths = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
     num_trie_nodes = ZERO
-    for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+    for d in range(chunk.demand_ptr[source_index], chunk.demand_ptr[source_index + 1]):
         target = chunk.targets[d]
         # A demand uses two stamps of banned links.
         stamp = 2 * d + 1
@@ -355,19 +373,28 @@ def _source_by_weight(
             pred_link,
             paths,
         )
-        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
-    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert_paths(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return renumber_by_depth(
+        trie,
+        num_trie_nodes,
+        leaf[chunk.demand_ptr[source_index] : chunk.demand_ptr[source_index + 1]],
+    )
 
 
 @inner_kernel
 def _source_by_yen(
-    c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
+    source_index: int,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    parent: IntArray,
+    link: IntArray,
+    leaf: IntArray,
 ) -> int:
     """Find the K shortest loopless paths of all demands of one source (Yen 1971), and build its
     trie.
 
     Args:
-        c: index of the source in the chunk.
+        source_index: index of the source in the chunk.
         chunk: sources and demands of the search, with the A* potentials.
         graph: the network in CSR form.
         parent: (capacity,) parent of each trie node, -1 for the source (written).
@@ -378,7 +405,7 @@ def _source_by_yen(
     Returns:
         number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
-    source = chunk.sources[c]
+    source = chunk.sources[source_index]
     num_nodes = len(graph.out_ptr) - 1
     # Heap, distances and bans of A*.
     scratch = make_scratch(num_nodes, len(graph.tail))
@@ -389,7 +416,7 @@ def _source_by_yen(
     trie = empty_trie(parent, link)
     stamp = ZERO
     num_trie_nodes = ZERO
-    for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+    for d in range(chunk.demand_ptr[source_index], chunk.demand_ptr[source_index + 1]):
         # ``yen`` returns the next unused stamp for the next demand.
         target = chunk.targets[d]
         num_found, stamp = yen(
@@ -404,8 +431,12 @@ def _source_by_yen(
             paths,
             candidates,
         )
-        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
-    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert_paths(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return renumber_by_depth(
+        trie,
+        num_trie_nodes,
+        leaf[chunk.demand_ptr[source_index] : chunk.demand_ptr[source_index + 1]],
+    )
 
 
 # Three functions instead of one with an argument: each is compiled only where it is used, since a
@@ -435,8 +466,10 @@ def search_by_hops(
         node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
         leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
     """
-    for c in range(begin, end):
-        node_count[c] = _source_by_hops(c, chunk, graph, groups, parent[c], link[c], leaf)
+    for source_index in range(begin, end):
+        node_count[source_index] = _source_by_hops(
+            source_index, chunk, graph, groups, parent[source_index], link[source_index], leaf
+        )
 
 
 @partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
@@ -464,8 +497,10 @@ def search_by_weight(
         node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
         leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
     """
-    for c in range(begin, end):
-        node_count[c] = _source_by_weight(c, chunk, graph, groups, parent[c], link[c], leaf)
+    for source_index in range(begin, end):
+        node_count[source_index] = _source_by_weight(
+            source_index, chunk, graph, groups, parent[source_index], link[source_index], leaf
+        )
 
 
 @partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
@@ -491,5 +526,7 @@ def search_yen(
         node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
         leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
     """
-    for c in range(begin, end):
-        node_count[c] = _source_by_yen(c, chunk, graph, parent[c], link[c], leaf)
+    for source_index in range(begin, end):
+        node_count[source_index] = _source_by_yen(
+            source_index, chunk, graph, parent[source_index], link[source_index], leaf
+        )

@@ -157,12 +157,12 @@ def _renumber(
     old_number = np.empty(max_trie_nodes, np.int64)
     num_levels = 0
     for s in range(len(scan.node_ptr) - 1):
-        base = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         # Build the child lists.
         first_child[: num_nodes + 1] = 0
         for n in range(num_nodes, 0, -1):
-            parent_node = scan.parent[base + n - 1]
+            parent_node = scan.parent[first_node + n - 1]
             next_sibling[n] = first_child[parent_node]
             first_child[parent_node] = n
         old_number[0] = 0
@@ -181,13 +181,13 @@ def _renumber(
             while child:
                 old_number[next_number] = child
                 new_number[child] = next_number
-                parent[base + next_number - 1] = i
-                link[base + next_number - 1] = scan.link[base + child - 1]
+                parent[first_node + next_number - 1] = i
+                link[first_node + next_number - 1] = scan.link[first_node + child - 1]
                 next_number += 1
                 child = next_sibling[child]
             # End of the node's children; those of the source (i = 0) are level 1.
             if i:
-                child_end[base + i - 1] = next_number
+                child_end[first_node + i - 1] = next_number
             elif num_nodes:
                 level_end[num_levels] = next_number
                 next_level_begin = next_number
@@ -198,7 +198,7 @@ def _renumber(
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             for k in range(scan.path_count[d]):
                 end_node[d, k] = new_number[scan.end_node[path]]
-                is_path_end[base + end_node[d, k] - 1] = 1
+                is_path_end[first_node + end_node[d, k] - 1] = 1
                 path += 1
     return num_levels
 
@@ -317,18 +317,19 @@ class PathSet:
         if max_paths is not None:
             leaves[:, max_paths:] = -1
         # Walk all paths at once from their ends to their sources, a link in each round.
-        node = leaves.reshape(-1)
-        path = np.flatnonzero(node >= 0)
-        paths = []
-        links = []
-        while len(path):
-            paths.append(path)
-            links.append(self.trie.link[node[path]])
-            node[path] = self.trie.parent[node[path]]
-            path = path[node[path] >= 0]
-        if not paths:
+        slot_node = leaves.reshape(-1)
+        open_slots = np.flatnonzero(slot_node >= 0)
+        slots_by_round = []
+        links_by_round = []
+        while len(open_slots):
+            slots_by_round.append(open_slots)
+            links_by_round.append(self.trie.link[slot_node[open_slots]])
+            slot_node[open_slots] = self.trie.parent[slot_node[open_slots]]
+            open_slots = open_slots[slot_node[open_slots] >= 0]
+        if not slots_by_round:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        rows = np.concatenate(paths)
-        columns = np.concatenate(links).astype(np.int64)
-        order = np.argsort(rows, kind="stable")
-        return rows[order], columns[order]
+        # Sort by path slot; the stable sort keeps the order of a path's links.
+        path_slots = np.concatenate(slots_by_round)
+        link_indices = np.concatenate(links_by_round).astype(np.int64)
+        order = np.argsort(path_slots, kind="stable")
+        return path_slots[order], link_indices[order]

@@ -135,6 +135,7 @@ def compute_paths(
         except OSError:
             # Transient failure: keep the entry, since it may be readable later.
             pass
+    # Search, and store the result for later calls.
     _check_memory(request, pairs)
     paths = _search(request, pairs, key, progress, report)
     if file is not None:
@@ -205,16 +206,18 @@ def estimated_seconds(
     pairs = all_pairs(topology)
     num_sampled = 1
     previous_s = 0.0
-    seconds = 0.0
-    while seconds < _MIN_TIMED_S and num_sampled < len(pairs):
+    elapsed_s = 0.0
+    # Double the number of sampled pairs until their search takes long enough.
+    while elapsed_s < _MIN_TIMED_S and num_sampled < len(pairs):
         num_sampled = min(2 * num_sampled, len(pairs))
-        sampled = pairs[np.unique(np.linspace(0, len(pairs) - 1, num_sampled).astype(int))]
-        previous_s = seconds
+        sampled_pairs = pairs[np.unique(np.linspace(0, len(pairs) - 1, num_sampled).astype(int))]
+        previous_s = elapsed_s
         begin = time.perf_counter()
-        _search(request, sampled, "", progress=False)
-        seconds = time.perf_counter() - begin
-    seconds_per_pair = max(0.0, seconds - previous_s) / max(1, num_sampled / 2)
-    return seconds + seconds_per_pair * (len(pairs) - num_sampled)
+        _search(request, sampled_pairs, "", progress=False)
+        elapsed_s = time.perf_counter() - begin
+    # The last doubling added half of the sampled pairs.
+    seconds_per_pair = max(0.0, elapsed_s - previous_s) / max(1, num_sampled / 2)
+    return elapsed_s + seconds_per_pair * (len(pairs) - num_sampled)
 
 
 def forget(key: str) -> None:
@@ -242,7 +245,7 @@ class _Request(NamedTuple):
         weight: kind of the link weight.
         link_weights: (E,) the link weights.
         groups: groups of links that fail together; None for methods that ignore them.
-        parts: searches whose paths are merged, in this order; () for a single search.
+        merged_requests: searches whose paths are merged, in this order; () for a single search.
     """
 
     topology: Topology
@@ -251,7 +254,7 @@ class _Request(NamedTuple):
     weight: PathWeight
     link_weights: FloatArray
     groups: Groups | None
-    parts: tuple[_Request, ...] = ()
+    merged_requests: tuple[_Request, ...] = ()
 
     def key(self, pairs: IntArray) -> str:
         """Return the content hash of the search's inputs, the key of its cache entry.
@@ -260,7 +263,7 @@ class _Request(NamedTuple):
             pairs: (D, 2) node index pairs.
         """
         group_key: tuple[Any, ...] = () if self.groups is None else tuple(self.groups)
-        group_key += tuple(part.key(pairs) for part in self.parts)
+        group_key += tuple(part.key(pairs) for part in self.merged_requests)
         return content_key(
             _CACHE_VERSION,
             self.topology.graph_key(),
@@ -295,11 +298,11 @@ def _request(
     method = _parse_member(PathMethod, "method", method)
     weight = _parse_member(PathWeight, "weight", weight)
     failure_groups = None
-    parts: tuple[_Request, ...] = ()
+    merged_requests: tuple[_Request, ...] = ()
     if method is PathMethod.MAXIMALLY_DISJOINT:
         # Disjoint paths, filled up with survivable ones.
         methods = (PathMethod.DISJOINT, PathMethod.SURVIVABLE)
-        parts = tuple(
+        merged_requests = tuple(
             _request(topology, num_paths, part_method, weight, groups) for part_method in methods
         )
     # Survive the failure of each given group, by default of each cable.
@@ -311,7 +314,7 @@ def _request(
     elif method is PathMethod.DISJOINT:
         failure_groups = make_groups([*topology.cables(), *(groups or ())], topology.num_links)
     weights = link_weights(topology, weight)
-    return _Request(topology, num_paths, method, weight, weights, failure_groups, parts)
+    return _Request(topology, num_paths, method, weight, weights, failure_groups, merged_requests)
 
 
 def _parse_member(enumeration: type[_Named], option: str, name: str) -> _Named:
@@ -344,10 +347,12 @@ def _check_memory(request: _Request, pairs: IntArray) -> None:
         return
     # Search the pairs of evenly spread sources, and extrapolate their number of trie nodes.
     sources = np.unique(pairs[:, 0])
-    sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _NUM_SAMPLE_SOURCES).astype(int))]
-    sample_pairs = pairs[np.isin(pairs[:, 0], sampled)]
-    sample = _search(request, sample_pairs, "", progress=False)
-    trie_nodes_per_pair = sample.trie.num_nodes / len(sample_pairs)
+    sampled_sources = sources[
+        np.unique(np.linspace(0, len(sources) - 1, _NUM_SAMPLE_SOURCES).astype(int))
+    ]
+    sample_pairs = pairs[np.isin(pairs[:, 0], sampled_sources)]
+    sample_paths = _search(request, sample_pairs, "", progress=False)
+    trie_nodes_per_pair = sample_paths.trie.num_nodes / len(sample_pairs)
     needed_bytes = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
     # Memory with K = 1, for the message: with all pairs, a trie is then a shortest-path tree, with
     # one node for each pair.
@@ -395,16 +400,16 @@ def _search(
         progress: show a progress bar.
         report: callback with the completed fraction of the search.
     """
-    if not request.parts:
+    if not request.merged_requests:
         return _search_by_method(request, pairs, key, progress, report)
-    # Search the parts one after the other, then fill up the paths of the first with the others.
+    # Search by one method after the other, then fill up the paths of the first with the others.
     path_sets: list[PathSet] = []
-    for index, part in enumerate(request.parts):
+    for index, part in enumerate(request.merged_requests):
 
         def report_part(fraction: float, index: int = index) -> None:
             """Report the completed fraction of the whole search, from that of the current part."""
             if report is not None:
-                report((index + fraction) / len(request.parts))
+                report((index + fraction) / len(request.merged_requests))
 
         path_sets.append(_search_by_method(part, pairs, key, progress, report_part))
     merged = path_sets[0]
@@ -421,27 +426,32 @@ def _fill_up(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         more: further paths of the same demands; duplicates are skipped.
         num_paths: K.
     """
-    further = path_links_of(more)
-    # (D, K') index of each path in ``further``, -1 where there is none.
+    more_path_links = path_links_of(more)
+    # (D, K') position of each further path in the CSR arrays, -1 where there is none.
     path_index = np.full(more.mask.shape, -1, dtype=np.int64)
-    path_index.reshape(-1)[further.slot] = np.arange(len(further.slot))
-    hops = np.diff(further.link_ptr)
+    path_index.reshape(-1)[more_path_links.slot] = np.arange(len(more_path_links.slot))
+    hops = np.diff(more_path_links.link_ptr)
     # Append the k-th further path of all demands with fewer than K paths, for each k.
     for k in range(more.num_paths):
         is_incomplete = paths.mask.sum(1) < num_paths
-        added = np.flatnonzero(is_incomplete & (path_index[:, k] >= 0))
-        if not len(added):
+        extended_demands = np.flatnonzero(is_incomplete & (path_index[:, k] >= 0))
+        if not len(extended_demands):
             continue
         # CSR pointer (D + 1,) of the added paths: demand d adds a path of added_hops[d] links.
-        added_paths = path_index[added, k]
+        added_paths = path_index[extended_demands, k]
         added_hops = np.zeros(paths.num_demands, dtype=np.int64)
-        added_hops[added] = hops[added_paths]
-        ptr = np.concatenate([[0], np.cumsum(added_hops)])
-        # Positions of the added paths' links in ``further.link``, path by path; ``further`` stores
-        # the links of a path from the last to the first.
-        last = np.repeat(further.link_ptr[added_paths + 1] - 1 + ptr[added], hops[added_paths])
-        entries = last - np.arange(ptr[-1])
-        paths = with_more_paths(paths, ptr, further.link[entries].astype(np.int32))
+        added_hops[extended_demands] = hops[added_paths]
+        added_ptr = np.concatenate([[0], np.cumsum(added_hops)])
+        # Positions of the added paths' links in the CSR arrays, path by path.  The arrays list the
+        # links of a path from the last to the first; here they are from source to target.
+        last_entry = np.repeat(
+            more_path_links.link_ptr[added_paths + 1] - 1 + added_ptr[extended_demands],
+            hops[added_paths],
+        )
+        link_entries = last_entry - np.arange(added_ptr[-1])
+        paths = with_more_paths(
+            paths, added_ptr, more_path_links.link[link_entries].astype(np.int32)
+        )
     return paths
 
 
@@ -455,35 +465,37 @@ def _search_by_method(
     """Find the paths of all pairs with one method, in chunks of sources.
 
     Args:
-        request: settings of the search, without parts.
+        request: settings of a search by a single method.
         pairs: (D, 2) node index pairs, sorted by source and target.
         key: cache key, stored in the result; "" for a temporary sample.
         progress: show a progress bar.
         report: callback with the completed fraction of the sources.
     """
     # The demands of source s are demand_ptr[s]:demand_ptr[s + 1].
-    sources, starts = np.unique(pairs[:, 0], return_index=True)
-    demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
+    sources, first_demands = np.unique(pairs[:, 0], return_index=True)
+    demand_ptr = np.append(first_demands, len(pairs)).astype(np.int32)
     kernel = _Kernel(request)
     tries = _TrieList(len(pairs), request.num_paths)
     with progress_bar(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
-        begin = 0
+        num_searched = 0
         chunk_size = _MIN_SOURCES
-        while begin < len(sources):
+        while num_searched < len(sources):
             # Search from a chunk of sources, and append their tries.
-            chunk = sources[begin : begin + chunk_size]
+            chunk = sources[num_searched : num_searched + chunk_size]
             call_begin = time.perf_counter()
-            kernel.search(chunk, demand_ptr[begin : begin + len(chunk) + 1], pairs, tries)
+            kernel.search(
+                chunk, demand_ptr[num_searched : num_searched + len(chunk) + 1], pairs, tries
+            )
             # Report progress.
             bar.update(len(chunk))
-            begin += len(chunk)
+            num_searched += len(chunk)
             if report is not None:
-                report(begin / len(sources))
+                report(num_searched / len(sources))
             # Adapt the chunk size to the time of a call.
-            is_short = time.perf_counter() - call_begin < _TARGET_CALL_S
+            is_short_call = time.perf_counter() - call_begin < _TARGET_CALL_S
             chunk_size = (
                 min(2 * chunk_size, _MAX_SOURCES)
-                if is_short
+                if is_short_call
                 else max(chunk_size // 2, _MIN_SOURCES)
             )
     topology = request.topology
@@ -513,36 +525,42 @@ class _TrieList:
         self.leaves = np.empty((num_demands, num_paths), dtype=np.int32)
         self._parents: list[IntArray] = []
         self._links: list[IntArray] = []
-        self._counts: list[IntArray] = []
+        self._node_counts: list[IntArray] = []
 
-    def append(self, ptr: IntArray, counts: IntArray, parent: IntArray, link: IntArray) -> None:
+    def append(
+        self, demand_ptr: IntArray, node_counts: IntArray, parent: IntArray, link: IntArray
+    ) -> None:
         """Append the tries of n sources, whose nodes are numbered from 0 within each source.
 
         Args:
-            ptr: (n + 1,) the demands of source i are ``ptr[i]:ptr[i + 1]``; their rows of
-                ``leaves`` hold node numbers within the source.
-            counts: (n,) number of nodes of each trie.
+            demand_ptr: (n + 1,) the demands of source i are ``demand_ptr[i]:demand_ptr[i + 1]``;
+                their rows of ``leaves`` hold node numbers within the source.
+            node_counts: (n,) number of nodes of each trie.
             parent: (n, capacity) parent of each node, -1 for the source.
             link: (n, capacity) link that leads into each node.
         """
         leaves = self.leaves
         # Index of the first node of the next source in the whole trie.
         offset = sum(map(len, self._parents))
-        for i, num_source_nodes in enumerate(counts):
-            demands = slice(ptr[i], ptr[i + 1])
-            leaves[demands] = np.where(leaves[demands] >= 0, leaves[demands] + offset, -1)
+        # Convert node numbers within each source to indices of the whole trie.
+        for i, num_source_nodes in enumerate(node_counts):
+            demand_slice = slice(demand_ptr[i], demand_ptr[i + 1])
+            leaves[demand_slice] = np.where(
+                leaves[demand_slice] >= 0, leaves[demand_slice] + offset, -1
+            )
             source_parent = parent[i, :num_source_nodes]
             self._parents.append(
                 np.where(source_parent >= 0, source_parent + offset, -1).astype(np.int32)
             )
             self._links.append(link[i, :num_source_nodes].copy())
             offset += int(num_source_nodes)
-        self._counts.append(counts)
+        self._node_counts.append(node_counts)
 
     def trie(self) -> Trie:
         """Return the trie of all sources appended so far, with node indices of the whole trie."""
-        num_nodes = np.cumsum(np.concatenate(self._counts))
-        source_ptr = np.concatenate([[0], num_nodes]).astype(np.int32)
+        # Index after the last node of each source.
+        node_ends = np.cumsum(np.concatenate(self._node_counts))
+        source_ptr = np.concatenate([[0], node_ends]).astype(np.int32)
         return Trie(np.concatenate(self._parents), np.concatenate(self._links), source_ptr)
 
 
@@ -550,7 +568,7 @@ class _Kernel:
     """Compiled kernel of a search method, and the arrays that all its calls share.
 
     Args:
-        request: settings of the search, without parts.
+        request: settings of a search by a single method.
     """
 
     def __init__(self, request: _Request) -> None:
@@ -558,7 +576,7 @@ class _Kernel:
         share.
 
         Args:
-            request: settings of the search, without parts.
+            request: settings of a search by a single method.
         """
         # The network in CSR form.
         topology, num_paths, method, weight, link_weights, groups, _ = request
@@ -576,11 +594,11 @@ class _Kernel:
             PathMethod.SURVIVABLE: search_survivable,
         }
         self._search = searches[method]
-        self._extra_arguments: tuple[Any, ...] = ()
+        self._group_arguments: tuple[Any, ...] = ()
         if groups is not None:
-            self._extra_arguments = (groups,)
+            self._group_arguments = (groups,)
         if groups is not None and method is PathMethod.SURVIVABLE:
-            self._extra_arguments = (
+            self._group_arguments = (
                 groups,
                 penalties(link_weights, topology.num_nodes, groups, num_paths),
             )
@@ -590,48 +608,48 @@ class _Kernel:
         self._capacity = 4 * topology.num_nodes
 
     def search(
-        self, chunk: IntArray, demand_ptr: IntArray, pairs: IntArray, tries: _TrieList
+        self, sources: IntArray, demand_ptr: IntArray, pairs: IntArray, tries: _TrieList
     ) -> None:
         """Find the paths of a chunk of n sources, and append their tries.
 
         Args:
-            chunk: (n,) node index of each source.
+            sources: (n,) node index of each source.
             demand_ptr: (n + 1,) the demands of source i are ``demand_ptr[i]:demand_ptr[i + 1]``.
             pairs: (D, 2) source and target node of all demands.
             tries: receives the tries and leaves of the sources.
         """
         request = self._request
         # Demands of the chunk.
-        first = demand_ptr[0]
-        last = demand_ptr[-1]
+        first_demand = demand_ptr[0]
+        end_demand = demand_ptr[-1]
         # Number of trie nodes of each source; -1 where its trie did not fit.
-        counts = np.full(len(chunk), -1, dtype=np.int32)
+        node_counts = np.full(len(sources), -1, dtype=np.int32)
         # Repeat the search with doubled capacity until the tries of all sources fit.
-        while (counts < 0).any():
-            parent = np.empty((len(chunk), self._capacity), dtype=np.int32)
-            link = np.empty((len(chunk), self._capacity), dtype=np.int32)
-            targets = np.ascontiguousarray(pairs[first:last, 1])
+        while (node_counts < 0).any():
+            parent = np.empty((len(sources), self._capacity), dtype=np.int32)
+            link = np.empty((len(sources), self._capacity), dtype=np.int32)
+            targets = np.ascontiguousarray(pairs[first_demand:end_demand, 1])
             num_visits = len(pairs) * request.topology.num_links
             with threads_for(num_visits, min_operations=_MIN_PARALLEL_VISITS):
                 # Demands of the chunk relative to its first one; the result arrays are written.
                 self._search(
                     path_search.TargetChunk(
-                        chunk,
-                        demand_ptr - first,
+                        sources,
+                        demand_ptr - first_demand,
                         targets,
                         request.num_paths,
                         request.link_weights,
                         self._potential,
                     ),
                     self._graph,
-                    *self._extra_arguments,
+                    *self._group_arguments,
                     parent,
                     link,
-                    counts,
-                    tries.leaves[first:last],
+                    node_counts,
+                    tries.leaves[first_demand:end_demand],
                 )
-            self._capacity = self._capacity if (counts >= 0).all() else 2 * self._capacity
-        tries.append(demand_ptr, counts, parent, link)
+            self._capacity = self._capacity if (node_counts >= 0).all() else 2 * self._capacity
+        tries.append(demand_ptr, node_counts, parent, link)
 
 
 def _potentials(topology: Topology, link_weights: FloatArray) -> FloatArray:

@@ -188,9 +188,9 @@ class FileRates:
         width = self._shape[1]
         out = np.empty((len(rows), width), dtype=np.float64)
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        starts = [0, *breaks.tolist(), len(rows)]
+        run_bounds = [0, *breaks.tolist(), len(rows)]
         # One read for each run of consecutive rows.
-        for begin, end in pairwise(starts):
+        for begin, end in pairwise(run_bounds):
             if begin == end:
                 continue
             size = (end - begin) * width * self._dtype.itemsize

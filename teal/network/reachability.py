@@ -37,18 +37,21 @@ def reaches(
         # Components are not sufficient: a path may end at such a node but not pass through it.
         all_demands = np.arange(len(pairs))
         weight = np.where(live, 1.0, np.inf)
-        distance, _, row = _shortest_path_trees(topology, weight, pairs, all_demands)
-        is_reachable = np.isfinite(distance[row, pairs[:, 1]])
+        distance, _, source_row = _shortest_path_trees(topology, weight, pairs, all_demands)
+        is_reachable = np.isfinite(distance[source_row, pairs[:, 1]])
     else:
-        component, reach = _component_reachability(topology, live)
-        is_reachable = reach[component[pairs[:, 0]], component[pairs[:, 1]]]
+        component, component_reaches = _component_reachability(topology, live)
+        is_reachable = component_reaches[component[pairs[:, 0]], component[pairs[:, 1]]]
     # Demands with a latency limit need a path within it.
     if max_latency is not None and np.isfinite(max_latency).any():
-        limited = np.flatnonzero(is_reachable & np.isfinite(max_latency))
-        distance, _, row = _shortest_path_trees(
-            topology, np.where(live, topology.latency, np.inf), pairs, limited
+        limited_demands = np.flatnonzero(is_reachable & np.isfinite(max_latency))
+        distance, _, source_row = _shortest_path_trees(
+            topology, np.where(live, topology.latency, np.inf), pairs, limited_demands
         )
-        is_reachable[limited] = distance[row[limited], pairs[limited, 1]] <= max_latency[limited]
+        is_reachable[limited_demands] = (
+            distance[source_row[limited_demands], pairs[limited_demands, 1]]
+            <= max_latency[limited_demands]
+        )
     return is_reachable
 
 
@@ -68,17 +71,18 @@ def _component_reachability(topology: Topology, live: BoolArray) -> tuple[IntArr
 
     component = topology.with_capacity(live.astype(np.float64)).component_of_node()
     num_components = int(component.max()) + 1
-    reach = np.eye(num_components, dtype=bool)
-    ends = component[topology.link_source[live]], component[topology.link_target[live]]
-    reach[ends] = True
+    # A component reaches itself, and those to which its links lead.
+    component_reaches = np.eye(num_components, dtype=bool)
+    link_components = component[topology.link_source[live]], component[topology.link_target[live]]
+    component_reaches[link_components] = True
     # Transitive closure by repeated squaring: each round doubles the length of the paths covered.
     while num_components > 1:
-        step = csr_array(reach.astype(np.float32))
-        extended = (step @ step).toarray() > 0
-        if (extended == reach).all():
+        reach_matrix = csr_array(component_reaches.astype(np.float32))
+        two_step_reach = (reach_matrix @ reach_matrix).toarray() > 0
+        if (two_step_reach == component_reaches).all():
             break
-        reach = extended
-    return component, reach
+        component_reaches = two_step_reach
+    return component, component_reaches
 
 
 def _shortest_path_trees(
@@ -97,8 +101,8 @@ def _shortest_path_trees(
         source (D,), 0 for demands that were not requested.
     """
     sources, source_row = np.unique(pairs[demands, 0], return_inverse=True)
-    row = np.zeros(len(pairs), dtype=np.int64)
-    row[demands] = source_row.reshape(-1)
+    row_of_demand = np.zeros(len(pairs), dtype=np.int64)
+    row_of_demand[demands] = source_row.reshape(-1)
     distance, pred_link = shortest_trees(
         topology.num_nodes,
         topology.link_source,
@@ -107,7 +111,7 @@ def _shortest_path_trees(
         sources,
         topology.no_transit,
     )
-    return distance, pred_link, row
+    return distance, pred_link, row_of_demand
 
 
 def has_live_path(paths: PathSet, live: BoolArray) -> BoolArray:
@@ -156,32 +160,37 @@ def with_surviving_paths(
     open_failures = [list(failure) for failure in failures]
     while open_failures:
         # Each round adds at most one path to a demand: links of the new path by demand index.
-        added: dict[int, IntArray] = {}
-        remaining = []
+        added_links: dict[int, IntArray] = {}
+        failures_to_recheck = []
         for failure in open_failures:
             live = topology.capacity > 0
             live[failure] = False
             # Demands without a surviving path that the network connects under the failure.
-            disconnected = np.flatnonzero(~has_live_path(paths, live))
-            disconnected = disconnected[
+            demands_lacking_path = np.flatnonzero(~has_live_path(paths, live))
+            demands_lacking_path = demands_lacking_path[
                 reaches(
                     topology,
-                    paths.pairs[disconnected],
+                    paths.pairs[demands_lacking_path],
                     live,
-                    None if max_latency is None else max_latency[disconnected],
+                    None if max_latency is None else max_latency[demands_lacking_path],
                 )
             ]
-            unserved = np.array(
-                [d for d in disconnected.tolist() if d not in added], dtype=np.int64
+            # Those without a path added in this round.
+            demands_to_extend = np.array(
+                [d for d in demands_lacking_path.tolist() if d not in added_links], dtype=np.int64
             )
             # If a path added in this round does not survive, check the failure in the next round.
-            if any(not live[added[d]].all() for d in disconnected.tolist() if d in added):
-                remaining.append(failure)
+            if any(
+                not live[added_links[d]].all()
+                for d in demands_lacking_path.tolist()
+                if d in added_links
+            ):
+                failures_to_recheck.append(failure)
             # Find the paths of the other demands.
-            if len(unserved):
-                added |= _best_paths(topology, live, paths, unserved, max_latency)
-        paths = _add_paths(paths, topology, added)
-        open_failures = remaining
+            if len(demands_to_extend):
+                added_links |= _best_paths(topology, live, paths, demands_to_extend, max_latency)
+        paths = _add_paths(paths, topology, added_links)
+        open_failures = failures_to_recheck
     return paths
 
 
@@ -205,17 +214,19 @@ def _best_paths(
     Returns:
         links of the path, from source to target, by demand index.
     """
-    limited = (
+    has_limit = (
         np.zeros(len(demands), bool) if max_latency is None else np.isfinite(max_latency[demands])
     )
     best_paths: dict[int, IntArray] = {}
-    for selected, weight in (
-        (demands[~limited], np.ones(len(live))),
-        (demands[limited], topology.latency),
+    for selected_demands, weight in (
+        (demands[~has_limit], np.ones(len(live))),
+        (demands[has_limit], topology.latency),
     ):
-        if len(selected):
+        if len(selected_demands):
             best_paths.update(
-                _shortest_paths(topology, np.where(live, weight, np.inf), paths.pairs, selected)
+                _shortest_paths(
+                    topology, np.where(live, weight, np.inf), paths.pairs, selected_demands
+                )
             )
     return best_paths
 
@@ -231,8 +242,8 @@ def _shortest_paths(
         pairs: (D, 2) source and target nodes.
         demands: (n,) indices of the demands, which must be connected.
     """
-    _, pred_link, row = _shortest_path_trees(topology, weight, pairs, demands)
-    ptr, links = paths_in_trees(demands, pairs, row, pred_link, topology.link_source)
+    _, pred_link, row_of_demand = _shortest_path_trees(topology, weight, pairs, demands)
+    ptr, links = paths_in_trees(demands, pairs, row_of_demand, pred_link, topology.link_source)
     return {d: links[ptr[d] : ptr[d + 1]] for d in demands.tolist()}
 
 

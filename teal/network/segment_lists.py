@@ -203,8 +203,13 @@ class Steps(NamedTuple):
             traffic: (M, S) Gbit/s of each segment.
         """
         is_shortest = self.link < 0
-        for node_volume, link_volume, row in zip(volume, adjacency, traffic, strict=True):
+        # Add up the segments of each table; several may have the same ends or link.
+        for node_volume, link_volume, segment_traffic in zip(
+            volume, adjacency, traffic, strict=True
+        ):
             np.add.at(
-                node_volume, (self.end[is_shortest], self.start[is_shortest]), row[is_shortest]
+                node_volume,
+                (self.end[is_shortest], self.start[is_shortest]),
+                segment_traffic[is_shortest],
             )
-            np.add.at(link_volume, self.link[~is_shortest], row[~is_shortest])
+            np.add.at(link_volume, self.link[~is_shortest], segment_traffic[~is_shortest])

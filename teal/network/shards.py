@@ -86,7 +86,7 @@ class PathShard:
         Args:
             demands: (n,) indices of the demands within the shard, ascending.
         """
-        return subset.cut(
+        return subset.extract_demands(
             self.packed(), demands, self.pairs[demands], self.num_paths, self.topology_key
         )
 
@@ -103,12 +103,15 @@ def divide(pairs: IntArray, count: int) -> list[slice]:
     Returns:
         the slice of the demands of each shard.
     """
-    # End of each source's demands; cut at the ends closest above equal parts.
-    starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
-    ends = np.append(starts[1:], len(pairs))
-    target_ends = np.linspace(0, len(pairs), count + 1)[1:]
-    cuts = np.unique(ends[np.searchsorted(ends, target_ends - 0.5)])
-    return [slice(int(begin), int(end)) for begin, end in zip([0, *cuts[:-1]], cuts, strict=True)]
+    # A shard ends with the demands of a source: the first that reaches the end of an equal part.
+    source_starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
+    source_ends = np.append(source_starts[1:], len(pairs))
+    ideal_ends = np.linspace(0, len(pairs), count + 1)[1:]
+    shard_ends = np.unique(source_ends[np.searchsorted(source_ends, ideal_ends - 0.5)])
+    return [
+        slice(int(begin), int(end))
+        for begin, end in zip([0, *shard_ends[:-1]], shard_ends, strict=True)
+    ]
 
 
 def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> PathShard:

@@ -2,7 +2,7 @@
 
 A path is an array of link indices.  Links and nodes are banned by stamps: an entry of a stamp array
 is banned while it equals the current stamp, so that incrementing the stamp lifts all bans at once.
-Entry points: :func:`best_first` (one target), :func:`shortest_trees` (all nodes).
+Entry points: :func:`find_shortest_path` (one target), :func:`shortest_trees` (all nodes).
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class SearchScratch(NamedTuple):
     """Scratch memory of a best-first search; only the stamps must be valid before a search.
 
     Attributes:
-        banned_links: (E,) stamps; a link is banned while its stamp equals the search's
-            ``link_stamp``.
-        banned_nodes: (N,) stamps; a node is banned while its stamp equals the search's
-            ``node_stamp``.
+        stamp_of_link: (E,) stamps; a link is banned while its stamp equals the search's
+            ``link_ban_stamp``.
+        stamp_of_node: (N,) stamps; a node is banned while its stamp equals the search's
+            ``node_ban_stamp``.
         distance: (N,) minimum weight of a path from the source to each node found so far.
         heap_keys: (2 E + 2,) priorities of the binary heap, the minimum first.
         heap_nodes: (2 E + 2,) nodes of the binary heap.
     """
 
-    banned_links: IntArray
-    banned_nodes: IntArray
+    stamp_of_link: IntArray
+    stamp_of_node: IntArray
     distance: FloatArray
     heap_keys: FloatArray
     heap_nodes: IntArray
@@ -155,6 +155,7 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
     size -= 1
     key = keys[size]
     node = nodes[size]
+    # The last entry of the heap takes the place of the minimum.
     # Move smaller children up, until the last entry fits.
     i = 0
     while 2 * i + 1 < size:
@@ -195,14 +196,14 @@ def walk_back(source: int, target: int, pred_link: IntArray, tail: IntArray, pat
 
 
 @inner_kernel
-def best_first(
+def find_shortest_path(
     source: int,
     target: int,
     graph: Adjacency,
     weight: FloatArray,
     potential: FloatArray,
-    link_stamp: int,
-    node_stamp: int,
+    link_ban_stamp: int,
+    node_ban_stamp: int,
     scratch: SearchScratch,
     pred_link: IntArray,
 ) -> float:
@@ -217,8 +218,8 @@ def best_first(
         weight: (E,) non-negative link weights.
         potential: (N,) lower bound on the weight from each node to the target; infinite where there
             is no path.  All zero gives Dijkstra's algorithm.
-        link_stamp: links with this stamp are banned.
-        node_stamp: nodes with this stamp are banned.
+        link_ban_stamp: links with this stamp are banned.
+        node_ban_stamp: nodes with this stamp are banned.
         scratch: stamps of banned links and nodes; ``distance`` and the heap are written.
         pred_link: (N,) link into each reached node on a shortest path (written).
 
@@ -226,21 +227,22 @@ def best_first(
         weight of the path; infinite if there is none, or ``target`` is -1.
     """
     distance = scratch.distance
-    keys = scratch.heap_keys
-    nodes = scratch.heap_nodes
+    heap_keys = scratch.heap_keys
+    heap_nodes = scratch.heap_nodes
     distance[:] = np.inf
+    # No path leads from the source to the target.
     if not np.isfinite(potential[source]):
         return np.inf
     distance[source] = 0.0
-    size = heap_push(keys, nodes, as_int64(0), potential[source], source)
+    heap_size = heap_push(heap_keys, heap_nodes, as_int64(0), potential[source], source)
     # Expand the node with the smallest key.
-    while size:
-        key = keys[0]
-        node = nodes[0]
-        size = heap_pop(keys, nodes, size)
+    while heap_size:
+        node_priority = heap_keys[0]
+        node = heap_nodes[0]
+        heap_size = heap_pop(heap_keys, heap_nodes, heap_size)
         if node == target:
             return distance[target]
-        if key > distance[node] + potential[node]:
+        if node_priority > distance[node] + potential[node]:
             # Stale heap entry: a shorter path has reached the node since it was pushed.
             continue
         if node != source and not graph.has_transit[node]:
@@ -251,8 +253,8 @@ def best_first(
             link = graph.out_link[i]
             neighbour = graph.head[link]
             is_banned = (
-                scratch.banned_links[link] == link_stamp
-                or scratch.banned_nodes[neighbour] == node_stamp
+                scratch.stamp_of_link[link] == link_ban_stamp
+                or scratch.stamp_of_node[neighbour] == node_ban_stamp
             )
             if is_banned or not np.isfinite(potential[neighbour]):
                 continue
@@ -260,12 +262,14 @@ def best_first(
             if new_distance < distance[neighbour]:
                 distance[neighbour] = new_distance
                 pred_link[neighbour] = link
-                size = heap_push(keys, nodes, size, new_distance + potential[neighbour], neighbour)
+                heap_size = heap_push(
+                    heap_keys, heap_nodes, heap_size, new_distance + potential[neighbour], neighbour
+                )
     return np.inf
 
 
 @partitioned_kernel("roots")
-def _trees(
+def _compute_trees(
     begin: int,
     end: int,
     roots: IntArray,
@@ -292,7 +296,7 @@ def _trees(
         # A* without potentials is Dijkstra's algorithm.
         no_potential = np.zeros(num_nodes)
         pred_link[i] = -1
-        best_first(
+        find_shortest_path(
             roots[i],
             as_int64(-1),
             graph,
@@ -335,5 +339,5 @@ def shortest_trees(
     distance = np.empty((len(roots), num_nodes))
     pred_link = np.empty((len(roots), num_nodes), dtype=np.int32)
     with threads_for(len(roots) * len(tail), min_operations=_MIN_PARALLEL_VISITS):
-        _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, pred_link)
+        _compute_trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, pred_link)
     return distance, pred_link

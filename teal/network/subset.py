@@ -1,7 +1,7 @@
 """Path sets of a subset of the demands, and concatenations of path sets.
 
-:func:`of_demands` and :func:`cut` mark the trie nodes on the selected paths and copy them, in two
-passes that are parallel over the sources; :func:`joined` concatenates path sets.
+A subset is made in two passes that are parallel over the sources: the trie nodes on the selected
+paths are marked and counted, then copied.  Entry points: :func:`of_demands`, :func:`joined`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
         paths: paths of all D demands.
         demands: (n,) indices of the selected demands, ascending.
     """
-    return cut(paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key)
+    return extract_demands(
+        paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key
+    )
 
 
-def cut(
+def extract_demands(
     packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: int, topology_key: str
 ) -> PathSet:
     """Return the path set of some demands, with only the trie nodes on their paths.
@@ -51,10 +53,12 @@ def cut(
     demand_ptr = np.searchsorted(demands, scan.demand_ptr).astype(np.int64)
     # First pass: number of used trie nodes (row 0) and of paths (row 1) of each source, and the
     # index of each selected demand's first path.
-    sizes = np.zeros((2, num_sources), dtype=np.int64)
+    source_counts = np.zeros((2, num_sources), dtype=np.int64)
     first_path = np.empty(len(demands), dtype=np.int64)
-    _count_nodes(scan, demands, demand_ptr, packed.max_trie_nodes, first_path, sizes)
-    node_ptr, path_ptr = (np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in sizes)
+    _count_nodes(scan, demands, demand_ptr, packed.max_trie_nodes, first_path, source_counts)
+    node_ptr, path_ptr = (
+        np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in source_counts
+    )
     num_nodes = int(node_ptr[-1])
     total_paths = int(path_ptr[-1])
     # Second pass: copy the used nodes into arrays of that size.
@@ -88,12 +92,12 @@ def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
     scan = paths.packed.scan
     num_sources = int(np.searchsorted(scan.demand_ptr, count))
     num_nodes = int(scan.node_ptr[num_sources])
-    num_ends = int(scan.path_ptr[num_sources])
+    num_paths = int(scan.path_ptr[num_sources])
     # Slices of all arrays.
     first_scan = PathScan(
         scan.parent[:num_nodes],
         scan.link[:num_nodes],
-        scan.end_node[:num_ends],
+        scan.end_node[:num_paths],
         scan.path_count[:count],
         scan.node_ptr[: num_sources + 1],
         scan.demand_ptr[: num_sources + 1],
@@ -126,11 +130,11 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
     tries = [part.trie for part in parts]
     first_node = np.cumsum([0, *(trie.num_nodes for trie in tries)])[:-1]
 
-    def concatenated(name: str) -> Any:
+    def joined_array(name: str) -> Any:
         """Return the concatenation of an array of :class:`PathScan` over all parts."""
         return np.concatenate([getattr(scan, name) for scan in scans])
 
-    def continued(name: str) -> Int64Array:
+    def joined_pointers(name: str) -> Int64Array:
         """Return the concatenated CSR pointers of all parts, shifted by the sizes of previous
         parts.
         """
@@ -140,29 +144,29 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
             [[0], *(ptr[1:] + offset for ptr, offset in zip(ptrs, offsets, strict=True))]
         )
 
-    def renumbered(nodes: Sequence[IntArray]) -> IntArray:
+    def joined_node_indices(nodes: Sequence[IntArray]) -> IntArray:
         """Return the concatenated node indices of all parts, shifted by each part's first node; -1
         stays.
         """
-        moved = [
+        shifted_parts = [
             np.where(numbers >= 0, numbers + first, -1)
             for numbers, first in zip(nodes, first_node, strict=True)
         ]
-        return np.concatenate(moved).astype(np.int32)
+        return np.concatenate(shifted_parts).astype(np.int32)
 
     # Arrays in scan order, whose node numbers count within each source.
     scan = PathScan(
-        *(concatenated(name) for name in ("parent", "link", "end_node", "path_count")),
-        *(continued(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),
+        *(joined_array(name) for name in ("parent", "link", "end_node", "path_count")),
+        *(joined_pointers(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),
     )
     # Trie, whose node indices count over all sources of all parts.
     trie = Trie(
-        renumbered([trie.parent for trie in tries]),
+        joined_node_indices([trie.parent for trie in tries]),
         np.concatenate([trie.link for trie in tries]),
         scan.node_ptr.astype(np.int32),
     )
     pairs = np.concatenate([part.pairs for part in parts])
-    leaf = renumbered([part.leaf for part in parts])
+    leaf = joined_node_indices([part.leaf for part in parts])
     return _path_set(pairs, leaf, trie, scan, parts[0].num_links, parts[0].topology_key)
 
 
@@ -197,7 +201,7 @@ def _count_nodes(
     demand_ptr: Int64Array,
     max_trie_nodes: int,
     first_path: Int64Array,
-    sizes: Int64Array,
+    source_counts: Int64Array,
 ) -> None:
     """Count the trie nodes and paths of the selected demands of each source.
 
@@ -209,13 +213,14 @@ def _count_nodes(
             ``demands[demand_ptr[s]:demand_ptr[s + 1]]``.
         max_trie_nodes: maximum number of nodes of a source, including the source itself.
         first_path: (n,) index of each selected demand's first path in ``scan`` (written).
-        sizes: (2, S) number of trie nodes on selected paths, and of selected paths (written).
+        source_counts: (2, S) number of trie nodes on selected paths, and of selected paths
+            (written).
     """
     for s in range(begin, end):
         # Whether a node is counted already, by number within the source; 0 is the source itself.
         is_marked = np.zeros(max_trie_nodes, dtype=np.uint8)
         is_marked[0] = 1
-        first = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         d = scan.demand_ptr[s]
         path = scan.path_ptr[s]
         num_nodes = 0
@@ -232,10 +237,10 @@ def _count_nodes(
                 while is_marked[node] == 0:
                     is_marked[node] = 1
                     num_nodes += 1
-                    node = np.int64(scan.parent[first + node - 1])
+                    node = np.int64(scan.parent[first_node + node - 1])
             num_paths += scan.path_count[d]
-        sizes[0, s] = num_nodes
-        sizes[1, s] = num_paths
+        source_counts[0, s] = num_nodes
+        source_counts[1, s] = num_paths
 
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
@@ -267,32 +272,32 @@ def _copy_nodes(
     """
     subset_parent = subset_scan.parent
     subset_link = subset_scan.link
-    subset_end = subset_scan.end_node
+    subset_end_node = subset_scan.end_node
     for s in range(begin, end):
         # New number of each node within the source; 0: unused, -1: used, not yet numbered.
         new_number = np.zeros(max_trie_nodes, dtype=np.int32)
-        first = scan.node_ptr[s]
-        offset = subset_scan.node_ptr[s]
-        last_node = np.int64(0)
+        first_node = scan.node_ptr[s]
+        first_subset_node = subset_scan.node_ptr[s]
+        max_node = np.int64(0)
         # Mark the nodes of each selected path from its end, up to the first marked one.
         for i in range(subset_scan.demand_ptr[s], subset_scan.demand_ptr[s + 1]):
             for k in range(subset_scan.path_count[i]):
                 node = np.int64(scan.end_node[first_path[i] + k])
-                if node > last_node:
-                    last_node = node
+                if node > max_node:
+                    max_node = node
                 while node > 0 and new_number[node] == 0:
                     new_number[node] = -1
-                    node = np.int64(scan.parent[first + node - 1])
+                    node = np.int64(scan.parent[first_node + node - 1])
         num_copied = 0
         # Copy the marked nodes in their order: parents come before children.
-        for i in range(last_node):
+        for i in range(max_node):
             if new_number[i + 1] != 0:
-                new_parent = new_number[np.int64(scan.parent[first + i])]
-                position = offset + num_copied
+                new_parent = new_number[np.int64(scan.parent[first_node + i])]
+                position = first_subset_node + num_copied
                 subset_parent[position] = new_parent
-                subset_link[position] = scan.link[first + i]
-                parent[position] = offset + new_parent - 1 if new_parent > 0 else -1
-                link[position] = scan.link[first + i]
+                subset_link[position] = scan.link[first_node + i]
+                parent[position] = first_subset_node + new_parent - 1 if new_parent > 0 else -1
+                link[position] = scan.link[first_node + i]
                 num_copied += 1
                 new_number[i + 1] = num_copied
         # Renumber the end nodes of the paths.
@@ -300,6 +305,6 @@ def _copy_nodes(
         for i in range(subset_scan.demand_ptr[s], subset_scan.demand_ptr[s + 1]):
             for k in range(subset_scan.path_count[i]):
                 end_number = new_number[np.int64(scan.end_node[first_path[i] + k])]
-                subset_end[path] = end_number
-                leaves[i, k] = offset + end_number - 1
+                subset_end_node[path] = end_number
+                leaves[i, k] = first_subset_node + end_number - 1
                 path += 1

@@ -4,9 +4,9 @@ wherever the network allows it.
 The first path of a demand is a shortest path.  Each further path minimises lexicographically: the
 number of its groups that all previous paths share (whose failure would disconnect the demand), the
 number of crossings of groups by previous paths, and the weight.  Hence paths are disjoint where
-possible, and share as few groups as possible elsewhere.  Where the minimum still leaves all common
-groups in common although the demand survives one of them, the next path is a shortest one without
-that group (two paths around two groups may exist where no path avoids both).
+possible, and share as few groups as possible elsewhere.  If that path crosses all shared groups
+again, although another path can avoid one of them, a shortest path around that group replaces it
+(two paths around two groups may exist where no path avoids both).
 
 A path is an array of link indices; bans are stamps (see :mod:`teal.network.shortest`).  Entry
 point: :func:`search_survivable`.
@@ -18,10 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network.disjoint import NO_STAMP, ZERO, FoundPaths, empty_paths, grow_tree
+from teal.network.disjoint import NO_STAMP, ZERO, DemandPaths, empty_paths, grow_tree
 from teal.network.failures import Groups, ban_group
-from teal.network.path_search import TargetChunk, empty_trie, finish, insert
-from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
+from teal.network.path_search import TargetChunk, empty_trie, insert_paths, renumber_by_depth
+from teal.network.shortest import (
+    Adjacency,
+    SearchScratch,
+    find_shortest_path,
+    make_scratch,
+    walk_back,
+)
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel
 
@@ -29,28 +35,34 @@ from teal.runtime.parallel import inner_kernel, partitioned_kernel
 _INITIAL_ROWS = 16
 
 
-class _Scratch(NamedTuple):
+class _SearchState(NamedTuple):
     """Scratch memory of the search for one source, over E links and G failure groups.
 
     Attributes:
         cost: (E,) link weight plus penalties; equal to the weight before each demand.
-        num_crossing: (G,) number of the demand's paths that cross each group; 0 before each demand.
-        crossed: (G,) groups that any path of the demand crosses; the caller counts the used
+        num_crossing_paths: (G,) number of the demand's paths that cross each group; 0 before each
+            demand.
+        crossed_groups: (G,) groups that any path of the demand crosses; the caller counts the used
             entries.
         path_stamp: (G,) stamp of the last path that crossed each group, -1 for none.
-        reached_row: (G,) row of each group in the cache of reachable nodes, -1 if not computed.
+        cache_row: (G,) row of each group in the cache of reachable nodes, -1 if not computed.
     """
 
     cost: FloatArray
-    num_crossing: Int64Array
-    crossed: Int64Array
+    num_crossing_paths: Int64Array
+    crossed_groups: Int64Array
     path_stamp: Int64Array
-    reached_row: Int64Array
+    cache_row: Int64Array
 
 
 @inner_kernel
-def _crossed_groups(
-    path: IntArray, length: int, groups: Groups, visited: Int64Array, stamp: int, out: Int64Array
+def _list_crossed_groups(
+    path: IntArray,
+    length: int,
+    groups: Groups,
+    stamp_of_group: Int64Array,
+    stamp: int,
+    path_groups: Int64Array,
 ) -> int:
     """List the groups of links that a path crosses, each once.
 
@@ -58,9 +70,9 @@ def _crossed_groups(
         path: (N,) link indices; the first ``length`` are used.
         length: number of links of the path.
         groups: groups of links that fail together.
-        visited: (G,) stamp of the last path that crossed each group (updated).
+        stamp_of_group: (G,) stamp of the last path that crossed each group (updated).
         stamp: stamp of this path, unused so far.
-        out: (G,) group indices (written).
+        path_groups: (G,) group indices (written).
 
     Returns:
         number of groups.
@@ -69,9 +81,9 @@ def _crossed_groups(
     for i in range(length):
         for j in range(groups.link_ptr[path[i]], groups.link_ptr[path[i] + 1]):
             group = groups.link_group[j]
-            if visited[group] != stamp:
-                visited[group] = stamp
-                out[num_groups] = group
+            if stamp_of_group[group] != stamp:
+                stamp_of_group[group] = stamp
+                path_groups[num_groups] = group
                 num_groups += 1
     return num_groups
 
@@ -86,11 +98,11 @@ def _find_path(
     ban_stamp: int,
     scratch: SearchScratch,
     pred_link: IntArray,
-    memory: _Scratch,
-    paths: FoundPaths,
+    state: _SearchState,
+    paths: DemandPaths,
     k: int,
     stamp: int,
-    new_groups: Int64Array,
+    path_groups: Int64Array,
 ) -> int:
     """Find the path of minimum cost without banned links, by A*.
 
@@ -100,32 +112,32 @@ def _find_path(
         chunk: sources and demands of the search, with the A* potentials.
         graph: the network in CSR form.
         groups: groups of links that fail together.
-        ban_stamp: links with this stamp in ``scratch.banned_links`` are banned.
+        ban_stamp: links with this stamp in ``scratch.stamp_of_link`` are banned.
         scratch: heap, distances and stamps of A*.
         pred_link: (N,) link into each node on a shortest path (written).
-        memory: link costs, and the stamps of groups.
+        state: link costs, and the stamps of groups.
         paths: paths of the demand; path ``k`` is written.
         k: index of the path.
-        stamp: stamp of this path in ``memory.path_stamp``, unused so far.
-        new_groups: (G,) groups that the path crosses, each once (written).
+        stamp: stamp of this path in ``state.path_stamp``, unused so far.
+        path_groups: (G,) groups that the path crosses, each once (written).
 
     Returns:
         number of groups that the path crosses; -1 if there is no path.
     """
     potential = chunk.potential[target]
-    path_cost = best_first(
-        source, target, graph, memory.cost, potential, ban_stamp, NO_STAMP, scratch, pred_link
+    path_cost = find_shortest_path(
+        source, target, graph, state.cost, potential, ban_stamp, NO_STAMP, scratch, pred_link
     )
     if not np.isfinite(path_cost):
         return -1
     paths.length[k] = walk_back(source, target, pred_link, graph.tail, paths.links[k])
-    return _crossed_groups(
-        paths.links[k], paths.length[k], groups, memory.path_stamp, stamp, new_groups
+    return _list_crossed_groups(
+        paths.links[k], paths.length[k], groups, state.path_stamp, stamp, path_groups
     )
 
 
 @inner_kernel
-def _is_duplicate(paths: FoundPaths, k: int) -> bool:
+def _is_duplicate(paths: DemandPaths, k: int) -> bool:
     """Return whether a path equals an earlier path of the same demand.
 
     Args:
@@ -144,7 +156,7 @@ def _is_duplicate(paths: FoundPaths, k: int) -> bool:
 
 @inner_kernel
 def _search_source(
-    c: int,
+    source_index: int,
     chunk: TargetChunk,
     graph: Adjacency,
     groups: Groups,
@@ -165,7 +177,7 @@ def _search_source(
     it.  The search of a demand ends at a duplicate path.
 
     Args:
-        c: index of the source in the chunk.
+        source_index: index of the source in the chunk.
         chunk: sources and demands of the search.
         graph: the network in CSR form.
         groups: groups of links that fail together.
@@ -179,7 +191,7 @@ def _search_source(
     Returns:
         number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
-    source = chunk.sources[c]
+    source = chunk.sources[source_index]
     num_nodes = len(graph.out_ptr) - 1
     num_groups = len(groups.group_ptr) - 1
     # Heap, distances and bans of A*.
@@ -191,7 +203,7 @@ def _search_source(
     trie = empty_trie(parent, link)
     # Link costs, crossings of each group, list of crossed groups, stamps of the last crossing path,
     # and cache row of each group.
-    memory = _Scratch(
+    state = _SearchState(
         chunk.weight.copy(),
         np.zeros(num_groups, np.int64),
         np.empty(num_groups, np.int64),
@@ -199,49 +211,51 @@ def _search_source(
         np.full(num_groups, -1, np.int64),
     )
     # (G,) groups that the new path crosses.
-    new_groups = np.empty(num_groups, np.int64)
+    path_groups = np.empty(num_groups, np.int64)
     # (N,) queue of the breadth-first search.
     queue = np.empty(num_nodes, dtype=np.int32)
     # (rows, N) whether the source reaches each node while a group is down, a row per group.
-    reached = np.empty((_INITIAL_ROWS, num_nodes), np.bool_)
-    num_rows = 0
+    is_reached = np.empty((_INITIAL_ROWS, num_nodes), np.bool_)
+    num_cache_rows = 0
     # Last used stamps of banned links, and of paths.
-    ban_stamp = ZERO
-    path_stamp = ZERO
+    last_ban_stamp = ZERO
+    last_path_stamp = ZERO
     num_trie_nodes = ZERO
-    for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+    for d in range(chunk.demand_ptr[source_index], chunk.demand_ptr[source_index + 1]):
         target = chunk.targets[d]
         num_found = 0
-        # Number of entries of memory.crossed.
+        # Number of groups that some path of the demand crosses.
         num_crossed_groups = 0
         for k in range(chunk.max_paths):
             # Count the common groups, which all k earlier paths cross, and store the first.
             num_common = 0
-            first_common = -1
+            first_common_group = -1
             for i in range(num_crossed_groups):
-                group = memory.crossed[i]
-                if memory.num_crossing[group] < k:
+                group = state.crossed_groups[i]
+                if state.num_crossing_paths[group] < k:
                     continue
                 # Breadth-first search without the group, once for each group and source.
-                if memory.reached_row[group] < 0:
+                if state.cache_row[group] < 0:
                     # Double the cache of reachable nodes when it is full.
-                    if num_rows == len(reached):
-                        enlarged = np.empty((2 * num_rows, num_nodes), np.bool_)
-                        enlarged[:num_rows] = reached
-                        reached = enlarged
-                    ban_stamp += 1
-                    ban_group(group, groups, ban_stamp, scratch.banned_links)
-                    grow_tree(source, graph, scratch.banned_links, ban_stamp, pred_link, queue)
+                    if num_cache_rows == len(is_reached):
+                        enlarged = np.empty((2 * num_cache_rows, num_nodes), np.bool_)
+                        enlarged[:num_cache_rows] = is_reached
+                        is_reached = enlarged
+                    last_ban_stamp += 1
+                    ban_group(group, groups, last_ban_stamp, scratch.stamp_of_link)
+                    grow_tree(
+                        source, graph, scratch.stamp_of_link, last_ban_stamp, pred_link, queue
+                    )
                     for node in range(num_nodes):
-                        reached[num_rows, node] = pred_link[node] >= 0
-                    memory.reached_row[group] = num_rows
-                    num_rows += 1
-                if reached[memory.reached_row[group], target]:
-                    first_common = group if num_common == 0 else first_common
+                        is_reached[num_cache_rows, node] = pred_link[node] >= 0
+                    state.cache_row[group] = num_cache_rows
+                    num_cache_rows += 1
+                if is_reached[state.cache_row[group], target]:
+                    first_common_group = group if num_common == 0 else first_common_group
                     num_common += 1
             # Find the path with the smallest sum of weights and penalties, without bans.
-            path_stamp += 1
-            num_new_groups = _find_path(
+            last_path_stamp += 1
+            num_path_groups = _find_path(
                 source,
                 target,
                 chunk,
@@ -250,62 +264,68 @@ def _search_source(
                 NO_STAMP,
                 scratch,
                 pred_link,
-                memory,
+                state,
                 paths,
                 k,
-                path_stamp,
-                new_groups,
+                last_path_stamp,
+                path_groups,
             )
-            if num_new_groups < 0:
+            if num_path_groups < 0:
                 break
             # Count the common groups that the new path crosses, too.
-            num_still_common = 0
-            for i in range(num_new_groups):
-                row = memory.reached_row[new_groups[i]]
-                num_still_common += (
-                    memory.num_crossing[new_groups[i]] == k and row >= 0 and reached[row, target]
+            num_crossed_common = 0
+            for i in range(num_path_groups):
+                row = state.cache_row[path_groups[i]]
+                num_crossed_common += (
+                    state.num_crossing_paths[path_groups[i]] == k
+                    and row >= 0
+                    and is_reached[row, target]
                 )
             # If the new path avoids no common group, replace it by one around the first of them.
-            if num_common and num_still_common == num_common:
-                ban_stamp = ban_stamp + 1
-                path_stamp = path_stamp + 1
-                ban_group(first_common, groups, ban_stamp, scratch.banned_links)
-                num_new_groups = _find_path(
+            if num_common and num_crossed_common == num_common:
+                last_ban_stamp = last_ban_stamp + 1
+                last_path_stamp = last_path_stamp + 1
+                ban_group(first_common_group, groups, last_ban_stamp, scratch.stamp_of_link)
+                num_path_groups = _find_path(
                     source,
                     target,
                     chunk,
                     graph,
                     groups,
-                    ban_stamp,
+                    last_ban_stamp,
                     scratch,
                     pred_link,
-                    memory,
+                    state,
                     paths,
                     k,
-                    path_stamp,
-                    new_groups,
+                    last_path_stamp,
+                    path_groups,
                 )
             if _is_duplicate(paths, k):
                 break
             num_found = k + 1
             # Count the crossings of the new path, and update the link costs.
-            for i in range(num_new_groups):
-                group = new_groups[i]
-                if memory.num_crossing[group] == 0:
-                    memory.crossed[num_crossed_groups] = group
+            for i in range(num_path_groups):
+                group = path_groups[i]
+                if state.num_crossing_paths[group] == 0:
+                    state.crossed_groups[num_crossed_groups] = group
                     num_crossed_groups += 1
-                memory.num_crossing[group] += 1
-            _set_costs(k + 1, num_crossed_groups, chunk.weight, groups, penalty, memory)
+                state.num_crossing_paths[group] += 1
+            _set_costs(k + 1, num_crossed_groups, chunk.weight, groups, penalty, state)
         # Reset the counts and link costs for the next demand.
         for i in range(num_crossed_groups):
-            group = memory.crossed[i]
-            memory.num_crossing[group] = 0
+            group = state.crossed_groups[i]
+            state.num_crossing_paths[group] = 0
             for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
                 e = groups.group_link[j]
-                memory.cost[e] = chunk.weight[e]
+                state.cost[e] = chunk.weight[e]
         # Insert the demand's paths into the trie.
-        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
-    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert_paths(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return renumber_by_depth(
+        trie,
+        num_trie_nodes,
+        leaf[chunk.demand_ptr[source_index] : chunk.demand_ptr[source_index + 1]],
+    )
 
 
 @inner_kernel
@@ -315,7 +335,7 @@ def _set_costs(
     weight: FloatArray,
     groups: Groups,
     penalty: FloatArray,
-    memory: _Scratch,
+    state: _SearchState,
 ) -> None:
     """Compute the link costs for the next path of a demand.
 
@@ -324,27 +344,27 @@ def _set_costs(
 
     Args:
         num_found: number of paths of the demand so far.
-        num_crossed_groups: number of entries of ``memory.crossed``.
+        num_crossed_groups: number of entries of ``state.crossed_groups``.
         weight: (E,) link weights.
         groups: groups of links that fail together.
         penalty: (2,) penalties.
-        memory: counts of crossings; ``memory.cost`` is written for the links of crossed groups.
+        state: counts of crossings; ``state.cost`` is written for the links of crossed groups.
     """
     # Reset the costs in all crossed groups before a penalty is added, since groups overlap.
     for i in range(num_crossed_groups):
-        group = memory.crossed[i]
+        group = state.crossed_groups[i]
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
-            memory.cost[groups.group_link[j]] = weight[groups.group_link[j]]
+            state.cost[groups.group_link[j]] = weight[groups.group_link[j]]
     # Add the penalty of each group to its links.
     for i in range(num_crossed_groups):
-        group = memory.crossed[i]
+        group = state.crossed_groups[i]
         group_cost = (
             penalty[1]
-            if memory.num_crossing[group] == num_found
-            else penalty[0] * memory.num_crossing[group]
+            if state.num_crossing_paths[group] == num_found
+            else penalty[0] * state.num_crossing_paths[group]
         )
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
-            memory.cost[groups.group_link[j]] += group_cost
+            state.cost[groups.group_link[j]] += group_cost
 
 
 @partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
@@ -375,8 +395,17 @@ def search_survivable(
         node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
         leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
     """
-    for c in range(begin, end):
-        node_count[c] = _search_source(c, chunk, graph, groups, penalty, parent[c], link[c], leaf)
+    for source_index in range(begin, end):
+        node_count[source_index] = _search_source(
+            source_index,
+            chunk,
+            graph,
+            groups,
+            penalty,
+            parent[source_index],
+            link[source_index],
+            leaf,
+        )
 
 
 def penalties(weight: FloatArray, num_nodes: int, groups: Groups, max_paths: int) -> FloatArray:
@@ -392,6 +421,8 @@ def penalties(weight: FloatArray, num_nodes: int, groups: Groups, max_paths: int
         groups: groups of links that fail together.
         max_paths: K.
     """
+    # Upper bound on the weight of a path; 1 if all weights are 0.
     max_path_weight = num_nodes * float(weight[np.isfinite(weight)].max(initial=0.0)) or 1.0
+    # Upper bound on the crossings of groups by earlier paths, over all links of a path.
     max_crossings = num_nodes * max(1, int(np.diff(groups.link_ptr).max(initial=1))) * max_paths
     return np.array([max_path_weight, max_path_weight * (max_crossings + 1)])

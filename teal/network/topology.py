@@ -369,6 +369,7 @@ class Topology:
                 num_named[name] += 1
                 separator = "#"
                 target = self.node_names[self.link_target[link]]
+                # Add a # while another link has this name, or a node is called like its end.
                 while (
                     f"{name}{separator}{num_named[name]}" in used_names
                     or f"{target}{separator}{num_named[name]}" in node_index
@@ -488,17 +489,17 @@ class Topology:
         Raises:
             InputError: an unknown node, no link between the two, or fewer parallel cables.
         """
-        index = self.node_index()
+        index_by_name = self.node_index()
         where = self.origin or self.name
         # Resolve the names of the nodes, and the suffix of parallel cables.
-        a, b = (name if name in index else canonical_name(name) for name in (a, b))
+        a, b = (name if name in index_by_name else canonical_name(name) for name in (a, b))
         neighbour, member = (b, member) if member else self.member(self.name_of(a), b)
         # Both must be nodes, unless b is *, which stands for all neighbours.
-        for node in (a, *(() if b == "*" and b not in index else (neighbour,))):
-            if node not in index:
+        for node in (a, *(() if b == "*" and b not in index_by_name else (neighbour,))):
+            if node not in index_by_name:
                 raise InputError(where, "node", "a node of the topology", repr(node))
-        source = index[a]
-        target = index.get(neighbour, -1)
+        source = index_by_name[a]
+        target = index_by_name.get(neighbour, -1)
         # All links of the node (b = *), or those between both nodes, or one of the parallel cables.
         if target < 0:
             links = np.flatnonzero((self.link_source == source) | (self.link_target == source))
@@ -538,30 +539,32 @@ class Topology:
             InputError: not two names, or several divisions into known names; unknown nodes are
                 reported by :meth:`find_links`.
         """
-        index = self.node_index()
+        index_by_name = self.node_index()
         # Divide the text at each separator; keep the divisions into known node names.
         parts = text.split(separator)
-        pairs = [
+        divisions = [
             (separator.join(parts[:i]).strip(), separator.join(parts[i:]).strip())
             for i in range(1, len(parts))
         ]
-        known_pairs = [
+        known_divisions = [
             (a, b)
-            for a, b in pairs
-            if a in index and (b in index or b.rpartition("#")[0] in index or b == "*")
+            for a, b in divisions
+            if a in index_by_name
+            and (b in index_by_name or b.rpartition("#")[0] in index_by_name or b == "*")
         ]
-        # Raise an error unless exactly one division fits; unknown names may fit if only one exists.
-        if len(known_pairs) > 1 or not pairs:
-            readings = " or ".join(f"{a} - {b}" for a, b in known_pairs)
+        # Raise an error unless exactly one division has known names.  A single division is returned
+        # even if its names are unknown.
+        if len(known_divisions) > 1 or not divisions:
+            readings = " or ".join(f"{a} - {b}" for a, b in known_divisions)
             actual = f"{text!r}, which may mean {readings}" if readings else repr(text)
             raise InputError(option, "", f"two node names, A{separator}B", actual)
-        if not known_pairs and len(pairs) > 1:
+        if not known_divisions and len(divisions) > 1:
             expected = (
                 f"two node names, A{separator}B (names that contain {separator!r} as the file "
                 "writes them)"
             )
             raise InputError(option, "", expected, repr(text))
-        return (known_pairs or pairs)[0]
+        return (known_divisions or divisions)[0]
 
     def links_named(self, texts: Iterable[str], option: str) -> list[int]:
         """Return the indices of the links between the two nodes of each text ``A,B``, ascending and
@@ -600,6 +603,7 @@ class Topology:
         """
         pairs = []
         for links in self.cables():
+            # Links in the direction of the cable's first link, and in the other direction.
             forward = [
                 link for link in links if self.link_source[link] == self.link_source[links[0]]
             ]
@@ -623,12 +627,13 @@ class Topology:
 
         Among parallel links, each reverse link is matched with one link.
         """
-        ends = list(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True))
-        unmatched = Counter((t, s) for s, t in ends)
+        link_ends = list(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True))
+        # For each pair (s, t), the number of links from t to s that are not matched yet.
+        num_unmatched = Counter((t, s) for s, t in link_ends)
         one_way = []
-        for link, pair in enumerate(ends):
-            unmatched[pair] -= 1
-            if unmatched[pair] < 0:
+        for link, pair in enumerate(link_ends):
+            num_unmatched[pair] -= 1
+            if num_unmatched[pair] < 0:
                 one_way.append(link)
         return one_way
 
@@ -668,9 +673,10 @@ class Topology:
             )
         # Routers without transit traffic, and several components.
         if self.no_transit is not None:
-            stubs = [self.node_names[node] for node in np.flatnonzero(self.no_transit)]
+            no_transit_routers = [self.node_names[node] for node in np.flatnonzero(self.no_transit)]
             warnings.append(
-                f"routers that carry no transit traffic: {listed(stubs, _MAX_LISTED_NAMES)}"
+                "routers that carry no transit traffic: "
+                f"{listed(no_transit_routers, _MAX_LISTED_NAMES)}"
             )
         if num_components > 1:
             warnings.append(

@@ -118,7 +118,10 @@ class TrafficMatrices:
         blocks = [slice(None)] if self.classes is None else self.classes.blocks
         if any((np.diff(sort_key[rows]) <= 0).any() for rows in blocks):
             raise InputError.invalid(
-                where, "demands", "node pairs are not sorted by source and target, or repeat"
+                where,
+                "demands",
+                "node pairs are not sorted by source and target, or repeat",
+                "sort them, each pair once in a class",
             )
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
             index = int((self.pairs[:, 0] == self.pairs[:, 1]).argmax())
@@ -196,9 +199,11 @@ class TrafficMatrices:
         """
         if not self.interval_s:
             return []
-        steps = np.diff(self.timestamps).astype(np.int64)
-        missing = np.round(steps / self.interval_s).astype(int) - 1
-        return [Gap(self.timestamps[i], int(missing[i])) for i in np.flatnonzero(missing > 0)]
+        step_seconds = np.diff(self.timestamps).astype(np.int64)
+        num_missing = np.round(step_seconds / self.interval_s).astype(int) - 1
+        return [
+            Gap(self.timestamps[i], int(num_missing[i])) for i in np.flatnonzero(num_missing > 0)
+        ]
 
     def read(self, rows: Int64Array | list[int] | slice) -> FloatArray:
         """Return the rates (B, D) of B matrices in Gbit/s.
@@ -260,13 +265,13 @@ class TrafficMatrices:
             row: index of the matrix.
         """
         rates = self.read([row])
-        positive = np.flatnonzero(rates[0] > 0)
+        positive_demands = np.flatnonzero(rates[0] > 0)
         return dataclasses.replace(
             self,
-            pairs=self.pairs[positive],
-            classes=None if self.classes is None else self.classes.select(positive),
+            pairs=self.pairs[positive_demands],
+            classes=None if self.classes is None else self.classes.select(positive_demands),
             timestamps=self.timestamps[[row]],
-            rates=ArrayRates(rates[:, positive]),
+            rates=ArrayRates(rates[:, positive_demands]),
             scale=1.0,
             key=content_key(self.key, self.scale, row),
         )
@@ -288,10 +293,11 @@ class TrafficMatrices:
                 ", ".join(self.classes.names),
             )
         # Pairs as integers, to find the column of each present pair among the new ones.
-        new_codes, codes = (
-            part[:, 0].astype(np.int64) << 32 | part[:, 1] for part in (pairs, self.pairs)
+        new_pair_codes, pair_codes = (
+            pair_array[:, 0].astype(np.int64) << 32 | pair_array[:, 1]
+            for pair_array in (pairs, self.pairs)
         )
-        rates = WiderRates(self.rates, np.searchsorted(new_codes, codes), len(pairs))
+        rates = WiderRates(self.rates, np.searchsorted(new_pair_codes, pair_codes), len(pairs))
         return dataclasses.replace(self, pairs=pairs, rates=rates, key=content_key(self.key, pairs))
 
     def part(self, first: int, stop: int) -> TrafficMatrices:
@@ -382,5 +388,5 @@ def spread(rows: Int64Array, limit: int) -> Int64Array:
 
 def usual_interval(timestamps: npt.NDArray[np.datetime64]) -> int:
     """Return the median time between two matrices in seconds; 0 for a single matrix."""
-    steps = np.diff(timestamps).astype("timedelta64[s]").astype(np.int64)
-    return int(np.median(steps)) if len(steps) else 0
+    step_seconds = np.diff(timestamps).astype("timedelta64[s]").astype(np.int64)
+    return int(np.median(step_seconds)) if len(step_seconds) else 0

@@ -47,9 +47,13 @@ class Trie:
     @cached_property
     def levels(self) -> list[IntArray]:
         """Node indices of each depth 1, 2, ..., for backends that process a level at once."""
-        order = np.argsort(self.depth, kind="stable").astype(np.int32)
-        ends = np.cumsum(np.bincount(self.depth)[1:]) if self.num_nodes else np.zeros(0, int)
-        return [part.astype(np.int32) for part in np.split(order, ends[:-1])] if len(ends) else []
+        nodes_by_depth = np.argsort(self.depth, kind="stable").astype(np.int32)
+        level_ends = np.cumsum(np.bincount(self.depth)[1:]) if self.num_nodes else np.zeros(0, int)
+        return (
+            [part.astype(np.int32) for part in np.split(nodes_by_depth, level_ends[:-1])]
+            if len(level_ends)
+            else []
+        )
 
 
 @kernel

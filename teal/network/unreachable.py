@@ -39,12 +39,14 @@ class WithoutPath(NamedTuple):
             demand: (D,) Gbit/s.
             has_path: (D,) whether a live path leads from source to target.
         """
-        disconnected = np.flatnonzero((demand > 0) & ~has_path)
-        disconnected = disconnected[np.argsort(-demand[disconnected], kind="stable")]
+        demands_without_path = np.flatnonzero((demand > 0) & ~has_path)
+        demands_without_path = demands_without_path[
+            np.argsort(-demand[demands_without_path], kind="stable")
+        ]
         names = topology.node_names
         return cls(
-            float(demand[disconnected].sum()),
-            tuple(f"{names[s]}->{names[t]}" for s, t in pairs[disconnected].tolist()),
+            float(demand[demands_without_path].sum()),
+            tuple(f"{names[s]}->{names[t]}" for s, t in pairs[demands_without_path].tolist()),
         )
 
     def sentence(self) -> str:

@@ -16,7 +16,7 @@ _MEAN_DECAY = 0.9
 _SQUARE_DECAY = 0.999
 _EPSILON = 1e-8
 # State of a parameter, by its names in checkpoints: number of steps, first and second moments.
-_SLOTS = ("step", "exp_avg", "exp_avg_sq")
+_STATE_NAMES = ("step", "exp_avg", "exp_avg_sq")
 
 
 class Adam:
@@ -38,7 +38,7 @@ class Adam:
         self.rate = rate
         self._parameters = list(parameters)
         self._is_on_gpu = self._parameters[0].is_cuda
-        self._rate = torch.tensor(rate, device=self._parameters[0].device)
+        self._rate_tensor = torch.tensor(rate, device=self._parameters[0].device)
         # By index of the parameter, from its first gradient on.
         self._state: dict[int, dict[str, Tensor]] = {}
 
@@ -58,24 +58,27 @@ class Adam:
         It must precede :meth:`change`, which may be recorded.
         """
         if self._is_on_gpu:
-            self._rate.fill_(self.rate)
-        for index in self._with_gradients():
+            self._rate_tensor.fill_(self.rate)
+        for index in self._indices_with_gradient():
             if index in self._state:
                 continue
             parameter = self._parameters[index]
-            count = torch.zeros((), device=self._rate.device)
+            # First state of a parameter: no steps, and moments of 0.
+            step_count = torch.zeros((), device=self._rate_tensor.device)
             zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            slots = count, zeros, zeros.clone()
+            slots = step_count, zeros, zeros.clone()
             self._state[index] = {
-                name: slot.detach() for name, slot in zip(_SLOTS, slots, strict=True)
+                name: slot.detach() for name, slot in zip(_STATE_NAMES, slots, strict=True)
             }
 
     @torch.no_grad()
     def change(self) -> None:
         """Update each parameter that has a gradient, without waiting for a GPU."""
-        indices = self._with_gradients()
+        indices = self._indices_with_gradient()
         # No maxima of second moments (the empty list): they belong to the variant AMSGrad.
-        steps, means, squares = ([self._state[index][slot] for index in indices] for slot in _SLOTS)
+        steps, first_moments, second_moments = (
+            [self._state[index][slot] for index in indices] for slot in _STATE_NAMES
+        )
         adam(
             [self._parameters[index] for index in indices],
             [
@@ -83,21 +86,21 @@ class Adam:
                 for index in indices
                 if (gradient := self._parameters[index].grad) is not None
             ],
-            means,
-            squares,
+            first_moments,
+            second_moments,
             [],
             steps,
             capturable=self._is_on_gpu,
             amsgrad=False,
             beta1=_MEAN_DECAY,
             beta2=_SQUARE_DECAY,
-            lr=self._rate if self._is_on_gpu else self.rate,
+            lr=self._rate_tensor if self._is_on_gpu else self.rate,
             weight_decay=0.0,
             eps=_EPSILON,
             maximize=False,
         )
 
-    def _with_gradients(self) -> list[int]:
+    def _indices_with_gradient(self) -> list[int]:
         """Return the indices of the parameters that have a gradient."""
         return [
             index for index, parameter in enumerate(self._parameters) if parameter.grad is not None
@@ -122,11 +125,15 @@ class Adam:
             index, slot = name.split(".")
             if int(index) >= len(self._parameters):
                 raise ValueError(
-                    f"Adam state: parameter {index}, but the model has {len(self._parameters)}"
+                    f"Adam state: it has a parameter {index}, but the model only has "
+                    f"{len(self._parameters)} parameters; load the state of this model"
                 )
             parameter = self._parameters[int(index)]
             is_count = slot == "step"
-            tensor = value.to(self._rate.device if is_count else parameter, copy=True)
+            tensor = value.to(self._rate_tensor.device if is_count else parameter, copy=True)
             self._state.setdefault(int(index), {})[slot] = tensor
-        if any(set(slots) != set(_SLOTS) for slots in self._state.values()):
-            raise ValueError(f"Adam state: a parameter lacks one of {', '.join(_SLOTS)}")
+        if any(set(slots) != set(_STATE_NAMES) for slots in self._state.values()):
+            raise ValueError(
+                f"Adam state: a parameter lacks one of {', '.join(_STATE_NAMES)}; "
+                "its file is damaged"
+            )

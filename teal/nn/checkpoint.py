@@ -194,6 +194,7 @@ def _write_card(folder: Path, fields: dict[str, Any]) -> None:
 
 def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | HedgeGateCard) -> None:
     """Write weights and card of a checkpoint, with the hash of the weights in the card."""
+    # Write the weights first: the card has the hash of their file.
     tensors = {
         name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
     }
@@ -244,8 +245,8 @@ def load_price_gnn(
     fields, weights_hash = _read_card(folder / MODEL_CARD, PRICE_GNN_KIND)
     with _input_errors(folder / MODEL_CARD, "not the description of a PriceGNN"):
         held_out = tuple(fields["held_out"])
-        config = _checked(PriceGnnConfig(**fields["model"]))
-        card = _checked(PriceGnnCard(**(fields | {"model": config, "held_out": held_out})))
+        shapes = _checked(PriceGnnConfig(**fields["model"]))
+        card = _checked(PriceGnnCard(**(fields | {"model": shapes, "held_out": held_out})))
         model = PriceGNN(card.model)
     _load_weights(model, folder, weights_hash)
     return model.to(device).eval(), card
@@ -259,31 +260,31 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, HEDGE_GATE_KIND)
     with _input_errors(folder / MODEL_CARD, "not the description of a HedgeGate"):
-        config = _checked(HedgeGateConfig(**fields["model"]))
+        shapes = _checked(HedgeGateConfig(**fields["model"]))
         held_out = tuple(fields["held_out"])
-        card = _checked(HedgeGateCard(**(fields | {"model": config, "held_out": held_out})))
+        card = _checked(HedgeGateCard(**(fields | {"model": shapes, "held_out": held_out})))
         model = HedgeGate(card.model)
     _load_weights(model, folder, weights_hash)
     return model.eval(), card
 
 
 @contextlib.contextmanager
-def _input_errors(file: Path, problem: str) -> Iterator[None]:
+def _input_errors(file: Path, fault: str) -> Iterator[None]:
     """Convert every exception of the block to an InputError of one line: ``PROBLEM (reason)``.
 
     Args:
         file: file that is read.
-        problem: what is wrong with it, as a clause.
+        fault: what is wrong with it, as a clause.
     """
     try:
         yield
     except Exception as error:
         # On one line, and cut: libraries may quote a whole file.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError.invalid(str(file), "", f"{problem} ({reason})") from None
+        raise InputError.invalid(str(file), "", f"{fault} ({reason})") from None
 
 
-def _checked(fields: _Fields) -> _Fields:
+def _checked(record: _Fields) -> _Fields:
     """Check the values of a card or configuration against its field types; return it.
 
     Dimensions of models are limited to :data:`MAX_SIZE`, so that the weights fit in memory.
@@ -291,9 +292,10 @@ def _checked(fields: _Fields) -> _Fields:
     Raises:
         ValueError: a value has another type, or a dimension is out of range.
     """
-    for name, field_type in get_type_hints(type(fields)).items():
-        value = getattr(fields, name)
+    for name, field_type in get_type_hints(type(record)).items():
+        value = getattr(record, name)
         base_type = get_origin(field_type) or field_type
+        # An integer is also valid as a float; a truth value is no number.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         is_valid = (
             is_number
@@ -305,12 +307,12 @@ def _checked(fields: _Fields) -> _Fields:
         if not is_valid:
             raise ValueError(f"{name}: type {type(value).__name__} instead of {base_type.__name__}")
         if (
-            isinstance(fields, FlowGnnConfig | PriceGnnConfig | HedgeGateConfig)
+            isinstance(record, FlowGnnConfig | PriceGnnConfig | HedgeGateConfig)
             and isinstance(value, int)
             and not 0 < value <= MAX_SIZE
         ):
             raise ValueError(f"{name}: {value} is not between 1 and {MAX_SIZE}")
-    return fields
+    return record
 
 
 def kind_of(folder: Path) -> str:
@@ -357,19 +359,21 @@ def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
     Raises:
         InputError: the weights are missing, damaged, of another save, or not finite.
     """
-    weights = folder / MODEL_WEIGHTS
-    tensors, _ = read_tensors(weights)
-    if file_key(weights) != weights_hash:
+    weights_file = folder / MODEL_WEIGHTS
+    tensors, _ = read_tensors(weights_file)
+    if file_key(weights_file) != weights_hash:
         raise InputError.invalid(
-            str(weights),
+            str(weights_file),
             "",
             f"the weights are not those of {MODEL_CARD}",
             "copy both files of one checkpoint",
         )
-    with _input_errors(weights, f"the weights do not fit {MODEL_CARD}"):
+    with _input_errors(weights_file, f"the weights do not fit {MODEL_CARD}"):
         model.load_state_dict(tensors)
     if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
-        raise InputError.invalid(str(weights), "", "infinite or NaN weights")
+        raise InputError.invalid(
+            str(weights_file), "", "infinite or NaN weights; train the model again"
+        )
 
 
 def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
@@ -390,13 +394,17 @@ def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
         raise InputError.invalid(
             location,
             "objective",
-            f"the model was trained for {card.objective}, not for {objective.name}",
+            f"the model was trained for {card.objective}, not for {objective.name}; use a model "
+            "of this "
+            "objective",
         )
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
         raise InputError.invalid(
             location,
             "epsilon",
-            f"the model was trained for {card.epsilon}, not for {objective.epsilon}",
+            f"the model was trained for {card.epsilon}, not for {objective.epsilon}; use a "
+            "model of this "
+            "epsilon",
         )
 
 
@@ -488,7 +496,9 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         KeyError,
         MemoryError,
     ) as error:
-        raise InputError.invalid(str(file), "", f"damaged safetensors file ({error})") from None
+        raise InputError.invalid(
+            str(file), "", f"damaged safetensors file ({error}); copy it again"
+        ) from None
 
 
 def new_flow_model(config: FlowGnnConfig) -> FlowModel:

@@ -59,19 +59,20 @@ class IncidenceConv(MessagePassing):
         # (D, K, 1) and (E, 1).
         path_scale = _inverse_root(path_degree).unsqueeze(-1)
         link_scale = _inverse_root(link_degree).unsqueeze(-1)
-        to_path = self.direction == "link_to_path"
-        x = x * (link_scale if to_path else path_scale)
+        is_link_to_path = self.direction == "link_to_path"
+        x = x * (link_scale if is_link_to_path else path_scale)
+        # Sum over the neighbours by the trie, or by the edge index, which numbers paths d * K + k.
         if isinstance(incidence, PathOps):
-            out = incidence.path_sum(x) if to_path else incidence.link_sum(x)
+            neighbour_sum = incidence.path_sum(x) if is_link_to_path else incidence.link_sum(x)
         else:
             sizes = (path_degree.numel(), link_degree.numel())
-            if to_path:
-                out = self.propagate(incidence.flip(0), x=x, size=sizes[::-1]).unflatten(
+            if is_link_to_path:
+                neighbour_sum = self.propagate(incidence.flip(0), x=x, size=sizes[::-1]).unflatten(
                     1, path_degree.shape
                 )
             else:
-                out = self.propagate(incidence, x=x.flatten(1, 2), size=sizes)
-        return out * (path_scale if to_path else link_scale)
+                neighbour_sum = self.propagate(incidence, x=x.flatten(1, 2), size=sizes)
+        return neighbour_sum * (path_scale if is_link_to_path else link_scale)
 
     def message(self, x_j: Tensor) -> Tensor:
         """Return the neighbour's features, which are scaled already."""
@@ -114,21 +115,21 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     mask = problem.path_mask
     dtype = problem.demand.dtype
     num_paths = ops.mask.sum().clamp(min=1)
-    data = HeteroData()
-    data.ops = ops
-    data.mask = mask
-    data.maximises_value = problem.objective.maximises_value
-    data.demand = problem.demand
-    data.inverse_capacity = problem.inverse_capacity
-    data.path_degree = ops.hops.to(dtype)
-    data.link_degree = ops.paths_through.to(dtype)
+    graph = HeteroData()
+    graph.ops = ops
+    graph.mask = mask
+    graph.maximises_value = problem.objective.maximises_value
+    graph.demand = problem.demand
+    graph.inverse_capacity = problem.inverse_capacity
+    graph.path_degree = ops.hops.to(dtype)
+    graph.link_degree = ops.paths_through.to(dtype)
     # (D, K) path values, with the mean 1.
-    data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)
+    graph.value = problem.path_value / mean_value(problem).clamp(min=1e-30)
     # Features of the published form.
     if not scaled:
-        data["link"].x = problem.capacity.unsqueeze(-1)
-        data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
-        return data
+        graph["link"].x = problem.capacity.unsqueeze(-1)
+        graph["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
+        return graph
     # Features of the scaled form.
     live = problem.capacity > 0
     typical_capacity = mean_capacity(problem).clamp(min=1e-30)
@@ -136,13 +137,17 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     log_capacity = torch.where(
         live, (problem.capacity / typical_capacity).clamp(min=_FLOOR_SHARE).log(), 0
     )
-    data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
-    size = (problem.demand / typical_capacity + _FLOOR_SHARE).log()[..., None]
-    tightest = ops.path_max(log_utilisation)[0]
-    hops = data.path_degree / (data.path_degree.sum() / num_paths).clamp(min=1e-30)
-    features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]
-    data["path"].x = torch.stack(features, -1) * mask[..., None]
-    return data
+    graph["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
+    # Path features: log demand, largest log utilisation of a link, value, relative number of links.
+    log_demand = (problem.demand / typical_capacity + _FLOOR_SHARE).log()[..., None]
+    max_log_utilisation = ops.path_max(log_utilisation)[0]
+    relative_hops = graph.path_degree / (graph.path_degree.sum() / num_paths).clamp(min=1e-30)
+    features = [
+        feature.expand(mask.shape)
+        for feature in (log_demand, max_log_utilisation, graph.value, relative_hops)
+    ]
+    graph["path"].x = torch.stack(features, -1) * mask[..., None]
+    return graph
 
 
 class FlowGNN(nn.Module):
@@ -189,41 +194,46 @@ class FlowGNN(nn.Module):
         feedbacks = (_LoadFeedback(num_paths, width) for _ in widths)
         self.feedback = nn.ModuleList(feedbacks if form == FEEDBACK else ())
         self.layers = nn.ModuleList(
-            _Layer(num_paths, w, plain=form in (PUBLISHED, SCALED)) for w in widths
+            _Layer(num_paths, layer_width, is_linear=form in (PUBLISHED, SCALED))
+            for layer_width in widths
         )
 
-    def forward(self, data: HeteroData, edge_index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, graph: HeteroData, edge_index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return embeddings of the links (B, E, F) and of the paths (B, D, K, F).
 
         Those of missing paths are 0.
 
         Args:
-            data: bipartite graph of :func:`teal.nn.flow_gnn.hetero_data`.
+            graph: bipartite graph of :func:`teal.nn.flow_gnn.hetero_data`.
             edge_index: (2, incidences) explicit incidences instead of the trie; for tests.
         """
-        incidence: PathOps | Tensor = data.ops if edge_index is None else edge_index
-        degrees = (data.path_degree, data.link_degree)
-        link = data["link"].x
-        path = data["path"].x
+        incidence: PathOps | Tensor = graph.ops if edge_index is None else edge_index
+        degrees = (graph.path_degree, graph.link_degree)
+        link_embeddings = graph["link"].x
+        path_embeddings = graph["path"].x
         # Converted once, not in every product.
-        mask = data.mask.unsqueeze(-1).to(path.dtype)
+        mask = graph.mask.unsqueeze(-1).to(path_embeddings.dtype)
         # Published form: append the initial feature after each layer.
         if self.published:
             for layer in self.layers:
-                new_link, new_path = layer(link, path, degrees, incidence, mask)
-                link = torch.cat([new_link, data["link"].x], -1)
-                path = torch.cat([new_path, data["path"].x], -1)
-            return link, path
+                new_link, new_path = layer(
+                    link_embeddings, path_embeddings, degrees, incidence, mask
+                )
+                link_embeddings = torch.cat([new_link, graph["link"].x], -1)
+                path_embeddings = torch.cat([new_path, graph["path"].x], -1)
+            return link_embeddings, path_embeddings
         # Other forms: residual layers of equal width, each after its feedback if any.
-        link = self.link_in(link)
-        path = self.path_in(path) * mask
+        link_embeddings = self.link_in(link_embeddings)
+        path_embeddings = self.path_in(path_embeddings) * mask
         for index, layer in enumerate(self.layers):
             if self.feedback:
-                link, path = self.feedback[index](link, path, mask, data)
-            new_link, new_path = layer(link, path, degrees, incidence, mask)
-            link = link + new_link
-            path = path + new_path
-        return link, path
+                link_embeddings, path_embeddings = self.feedback[index](
+                    link_embeddings, path_embeddings, mask, graph
+                )
+            new_link, new_path = layer(link_embeddings, path_embeddings, degrees, incidence, mask)
+            link_embeddings = link_embeddings + new_link
+            path_embeddings = path_embeddings + new_path
+        return link_embeddings, path_embeddings
 
 
 class _Layer(nn.Module):
@@ -232,24 +242,24 @@ class _Layer(nn.Module):
     Args:
         num_paths: K.
         width: F.
-        plain: whether to omit normalisation and nonlinearity.
+        is_linear: whether to omit normalisation and nonlinearity.
     """
 
-    def __init__(self, num_paths: int, width: int, *, plain: bool) -> None:
+    def __init__(self, num_paths: int, width: int, *, is_linear: bool) -> None:
         super().__init__()
         self.link_linear = nn.Linear(width, width)
         self.path_linear = nn.Linear(width, width)
         self.to_path = IncidenceConv("link_to_path")
         self.to_link = IncidenceConv("path_to_link")
         self.demand_linear = nn.Linear(num_paths * width, num_paths * width)
-        self.norm_link = None if plain else _NodeNorm(width)
-        self.norm_path = None if plain else _NodeNorm(width)
-        self.activation = nn.Identity() if plain else nn.SiLU()
+        self.norm_link = None if is_linear else _NodeNorm(width)
+        self.norm_path = None if is_linear else _NodeNorm(width)
+        self.activation = nn.Identity() if is_linear else nn.SiLU()
 
     def forward(
         self,
-        link: Tensor,
-        path: Tensor,
+        link_embeddings: Tensor,
+        path_embeddings: Tensor,
         degrees: tuple[Tensor, Tensor],
         incidence: PathOps | Tensor,
         mask: Tensor,
@@ -257,23 +267,32 @@ class _Layer(nn.Module):
         """Return new features of links (B, E, F) and paths (B, D, K, F).
 
         Args:
-            link: (B, E, F) features of the links.
-            path: (B, D, K, F) features of the paths.
+            link_embeddings: (B, E, F) features of the links.
+            path_embeddings: (B, D, K, F) features of the paths.
             degrees: (D, K) links of each path, (E,) paths through each link.
             incidence: path operations, or the edge index (2, incidences).
             mask: (B, D, K, 1) 1 for a live path, else 0.
         """
+        # Normalise over the nodes, unless the layer is linear.
         if self.norm_link is not None and self.norm_path is not None:
-            link = self.norm_link(link, torch.ones_like(link[..., :1]))
-            path = self.norm_path(path, mask)
+            link_embeddings = self.norm_link(
+                link_embeddings, torch.ones_like(link_embeddings[..., :1])
+            )
+            path_embeddings = self.norm_path(path_embeddings, mask)
         # Entries of missing paths need not be 0 here: link_sum ignores them.
-        link = self.link_linear(link)
-        path = self.path_linear(path)
-        new_link = self.activation(link + self.to_link(path, *degrees, incidence))
-        new_path = self.activation(path + self.to_path(link, *degrees, incidence)) * mask
+        link_embeddings = self.link_linear(link_embeddings)
+        path_embeddings = self.path_linear(path_embeddings)
+        # Add to each node the normalised sum of its neighbours.
+        new_link = self.activation(
+            link_embeddings + self.to_link(path_embeddings, *degrees, incidence)
+        )
+        new_path = (
+            self.activation(path_embeddings + self.to_path(link_embeddings, *degrees, incidence))
+            * mask
+        )
         # Dense layer over the K path vectors of each demand, (B, D, K F).
-        demand = self.demand_linear(new_path.flatten(2))
-        return new_link, self.activation(demand).view_as(new_path) * mask
+        mixed_paths = self.demand_linear(new_path.flatten(2))
+        return new_link, self.activation(mixed_paths).view_as(new_path) * mask
 
 
 class _NodeNorm(nn.Module):
@@ -298,12 +317,17 @@ class _NodeNorm(nn.Module):
             x: (B, ..., F) features; 0 for missing nodes.
             mask: (B or 1, ..., 1) 1 for existing nodes, else 0.
         """
-        nodes = tuple(range(1, x.dim() - 1))
-        count = mask.sum(nodes, keepdim=True).clamp(min=1)
-        mean = x.sum(nodes, keepdim=True) / count
-        variance = (x.square().sum(nodes, keepdim=True) / count - mean.square()).clamp(min=0)
-        scale = (variance + 1e-5).rsqrt() * self.scale
-        return torch.addcmul(self.shift - mean * scale, x, scale)
+        # Mean and variance over the nodes: all dimensions but the first (B) and the last (F).
+        node_dims = tuple(range(1, x.dim() - 1))
+        num_nodes = mask.sum(node_dims, keepdim=True).clamp(min=1)
+        mean = x.sum(node_dims, keepdim=True) / num_nodes
+        variance = (x.square().sum(node_dims, keepdim=True) / num_nodes - mean.square()).clamp(
+            min=0
+        )
+        # scale (x - mean) / standard deviation + shift, as one multiply-add; 1e-5 avoids a division
+        # by 0.
+        scale_over_deviation = (variance + 1e-5).rsqrt() * self.scale
+        return torch.addcmul(self.shift - mean * scale_over_deviation, x, scale_over_deviation)
 
 
 class _LoadFeedback(nn.Module):
@@ -330,37 +354,41 @@ class _LoadFeedback(nn.Module):
         nn.init.constant_(self.price.bias, -3.0)
 
     def forward(
-        self, link: Tensor, path: Tensor, mask: Tensor, data: HeteroData
+        self, link_embeddings: Tensor, path_embeddings: Tensor, mask: Tensor, graph: HeteroData
     ) -> tuple[Tensor, Tensor]:
         """Add the feedback of a tentative allocation to the embeddings.
 
         Args:
-            link: (B, E, F) embeddings of the links.
-            path: (B, D, K, F) embeddings of the paths.
+            link_embeddings: (B, E, F) embeddings of the links.
+            path_embeddings: (B, D, K, F) embeddings of the paths.
             mask: (B, D, K, 1) 1 for a live path, else 0.
-            data: bipartite graph of the problem.
+            graph: bipartite graph of the problem.
 
         Returns:
             New embeddings of links and paths, in the same shapes.
         """
         # (B, E) prices over the mean value, and (B, D, K) profits.
-        price = nn.functional.softplus(self.price(link).squeeze(-1))
-        profit = data.value - data.ops.path_sum(price)
-        action = self.action(path.flatten(2)) + self.sharpness.exp() * bounded_profit(profit)
-        splits = action_splits(action, data.mask, maximises_value=data.maximises_value)
+        price = nn.functional.softplus(self.price(link_embeddings).squeeze(-1))
+        profit = graph.value - graph.ops.path_sum(price)
+        action = self.action(path_embeddings.flatten(2)) + self.sharpness.exp() * bounded_profit(
+            profit
+        )
+        splits = action_splits(action, graph.mask, maximises_value=graph.maximises_value)
         # (B, E) utilisation, and (B, D, K) the worst one along each path.
-        utilisation = data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity
-        worst = data.ops.path_max(utilisation)[0]
-        link = link + self.link_in(_features(utilisation, price))
-        return link, path + self.path_in(_features(worst, bounded_profit(profit))) * mask
+        utilisation = graph.ops.link_sum(splits * graph.demand[..., None]) * graph.inverse_capacity
+        max_utilisation = graph.ops.path_max(utilisation)[0]
+        link_embeddings = link_embeddings + self.link_in(_feedback_features(utilisation, price))
+        return link_embeddings, path_embeddings + self.path_in(
+            _feedback_features(max_utilisation, bounded_profit(profit))
+        ) * mask
 
 
-def _features(utilisation: Tensor, third: Tensor) -> Tensor:
+def _feedback_features(utilisation: Tensor, price_or_profit: Tensor) -> Tensor:
     """Return three features of order 1: log utilisation, share of the load above capacity, and
-    ``third``.
+    ``price_or_profit``.
     """
     excess_share = 1 - 1 / utilisation.clamp(min=1)
-    return torch.stack([torch.log(utilisation + 1e-2), excess_share, third], -1)
+    return torch.stack([torch.log(utilisation + 1e-2), excess_share, price_or_profit], -1)
 
 
 class TealModel(FlowModel):
@@ -391,20 +419,21 @@ class TealModel(FlowModel):
         Args:
             problem: B matrices, in the model's floating-point type.
         """
-        data = hetero_data(problem, scaled=self.config.form != PUBLISHED)
-        link, path = self.flow_gnn(data)
+        # Embed links and paths; the heads map them to actions and prices.
+        graph = hetero_data(problem, scaled=self.config.form != PUBLISHED)
+        link_embeddings, path_embeddings = self.flow_gnn(graph)
         maximises_value = problem.objective.maximises_value
-        means = self.policy(path)
-        relative_prices = self.price_head(link, maximises_value=maximises_value)
+        action_means = self.policy(path_embeddings)
+        relative_prices = self.price_head(link_embeddings, maximises_value=maximises_value)
         if not maximises_value:
             # In a min-max program only the ratios of capacity * price between links matter.
-            return means, relative_prices * problem.inverse_capacity
-        typical_value = mean_value(problem)
-        prices = relative_prices * typical_value * (problem.capacity > 0)
+            return action_means, relative_prices * problem.inverse_capacity
+        value_unit = mean_value(problem)
+        prices = relative_prices * value_unit * (problem.capacity > 0)
         if self.config.form == FEEDBACK:
             # detach: prices are trained by the bound alone, not by the policy's loss.
             profit = (
                 problem.path_value - problem.ops.path_sum(prices.detach())
-            ) / typical_value.clamp(min=1e-30)
-            means = means + self.sharpness.exp() * bounded_profit(profit)
-        return means, prices
+            ) / value_unit.clamp(min=1e-30)
+            action_means = action_means + self.sharpness.exp() * bounded_profit(profit)
+        return action_means, prices

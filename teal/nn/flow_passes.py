@@ -153,17 +153,17 @@ class TorchPasses:
         self._mask = problem.path_mask
         # (B, D, K, 1) 1 for a live path, else 0; (B, D, 1) number of live paths; (D, K) links.
         self._live_factor = self._mask.unsqueeze(-1).to(problem.demand.dtype)
-        self._count = self._live_factor.sum(-2).clamp(min=1)
+        self._num_live_paths = self._live_factor.sum(-2).clamp(min=1)
         self._hops = problem.ops.hops.to(problem.demand.dtype)
         self._carries_all = problem.demand_set.carries_all
         self.even_load = problem.loads(problem.even_splits)
         self.full_load = problem.loads(self._live_factor.squeeze(-1))
         self.sums = self.state = self.splits = torch.zeros(0)
-        # (D, K) path values over the mean value.
+        # (D, K) path values over the mean value; 0 in a min-max program.
         if self._carries_all:
-            self._value = torch.zeros_like(problem.path_value)
+            self._path_value = torch.zeros_like(problem.path_value)
         else:
-            self._value = problem.path_value / mean_value(problem).clamp(min=1e-30)
+            self._path_value = problem.path_value / mean_value(problem).clamp(min=1e-30)
 
     def encode(
         self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
@@ -187,7 +187,7 @@ class TorchPasses:
                     10 * self._problem.demand[..., None] / self._problem.bottleneck.clamp(min=1e-30)
                 ),
                 (self._ops.path_max(utilisation)[0] + UTILISATION_OFFSET).log(),
-                self._value.expand(self._mask.shape) - (0.0 if self._carries_all else 1.0),
+                self._path_value.expand(self._mask.shape) - (0.0 if self._carries_all else 1.0),
                 (self._hops.clamp(min=1).log() - 2).expand(self._mask.shape),
             ],
             -1,
@@ -218,25 +218,30 @@ class TorchPasses:
             message: (B, E, F) message of each link to its paths.
             utilisation: (B, E) utilisation of the last splits.
         """
-        # Features of the paths.
-        worst = self._ops.path_max(utilisation)[0]
+        # Features x of the paths: log and excess of the largest utilisation, profit, last split.
+        max_utilisation = self._ops.path_max(utilisation)[0]
         profit = self._profit(price)
         features = torch.stack(
-            [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits],
+            [
+                (max_utilisation + UTILISATION_OFFSET).log(),
+                1 - 1 / max_utilisation.clamp(min=1),
+                profit,
+                self.splits,
+            ],
             -1,
         )
         # Mean state of each demand's paths, mean message of each path's links, residual update.
-        demand_term = weights.demand(self.state.sum(-2) / self._count).unsqueeze(-2)
+        demand_term = weights.demand(self.state.sum(-2) / self._num_live_paths).unsqueeze(-2)
         mean_message = self._ops.path_sum(message) / self._hops.clamp(min=1)[..., None]
-        change = nn.functional.silu(
+        state_change = nn.functional.silu(
             weights.own(self.state) + demand_term + mean_message + weights.features(features)
         )
-        self.state = (self.state + change) * self._live_factor
+        self.state = (self.state + state_change) * self._live_factor
         self._set_splits(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def _profit(self, price: Tensor) -> Tensor:
         """Return the bounded profit of every path, (B, D, K): value minus prices of its links."""
-        return bounded_profit(self._value - self._ops.path_sum(price))
+        return bounded_profit(self._path_value - self._ops.path_sum(price))
 
     def _set_splits(self, actions: Tensor, sharpness: Tensor) -> None:
         """Append the actions of a pass, and set their softmax splits and the link sums.

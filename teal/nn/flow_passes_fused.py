@@ -44,7 +44,7 @@ from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kern
 
 
 # A path at or above this price contains a failed link, whose price is FAILED_WEIGHT.
-_MIN_DEAD_PRICE = np.float32(FAILED_WEIGHT / 2)
+_MIN_FAILED_PRICE = np.float32(FAILED_WEIGHT / 2)
 
 
 class Demands(NamedTuple):
@@ -132,9 +132,10 @@ def _silu(row, lanes):
     """Return SiLU, x / (1 + exp(-x)), of each of the F numbers of a row."""
     zero = broadcast(np.float32(0), lanes)
     ones = broadcast(np.float32(1), lanes)
-    # Only exponentials of numbers <= 0, which cannot overflow.
-    power = exponential(where_above(row, zero, zero - row, row))
-    return where_above(row, zero, row, row * power) / (ones + power)
+    # exp(-|x|) cannot overflow: SiLU is x / (1 + exp(-|x|)) for x > 0, else
+    # x exp(-|x|) / (1 + exp(-|x|)).
+    exp_minus_abs = exponential(where_above(row, zero, zero - row, row))
+    return where_above(row, zero, row, row * exp_minus_abs) / (ones + exp_minus_abs)
 
 
 @inlined_kernel
@@ -218,17 +219,19 @@ def _encode(
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         for _ in range(scan.path_count[d]):
             node = scan.end_node[path]
+            # Index of the path among those of the source.
             i = path - scan.path_ptr[source]
             # A path with a failed link, which has a huge price, keeps state 0 and action -inf.
             encoded_state = broadcast(np.float32(0), lanes)
             action = np.float32(-np.inf)
-            if price[node] < _MIN_DEAD_PRICE:
+            if price[node] < _MIN_FAILED_PRICE:
+                # The constants 10, 1 and 2 scale and centre the features.
                 log_demand_ratio = np.float32(
                     math.log1p(np.float32(10) * demands.rate[b, d] / min_capacity[node])
                 )
                 value = demands.value[d] - cost[node]
                 log_hops = np.float32(math.log(num_hops[node])) - np.float32(2)
-                # Multiply the four features by their weights.
+                # C x + bias, feature by feature; then SiLU.
                 encoded_state = load(weights.bias, 0, lanes)
                 encoded_state = multiply_accumulate(
                     encoded_state,
@@ -303,7 +306,7 @@ def _update(
             (written).
         actions: (paths of the source,) actions (written; minus infinity for a path with a failed
             link).
-        mean_state: (F,) work array.
+        mean_state: (F,) mean state of the live paths of a demand (work array).
         weights: weights of the layer: ``path_state`` A (F, F), ``demand`` B (F, F), ``features`` C
             (4, F), ``bias`` (F,), ``action`` (F,).
         clamp: largest absolute value of an action.
@@ -330,14 +333,18 @@ def _update(
         )
     path = scan.path_ptr[source]
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
-        # Mean state of the live paths of the demand.
-        mean = zero_row
-        count = np.float32(0)
+        # Mean state of the live paths of the demand; other paths have the state 0.
+        state_sum = zero_row
+        num_live_paths = np.float32(0)
         for k in range(scan.path_count[d]):
-            mean = mean + load(state, path + k, lanes)
-            if price[scan.end_node[path + k]] < _MIN_DEAD_PRICE:
-                count += np.float32(1)
-        store(mean_state, 0, mean * broadcast(np.float32(1) / max(count, np.float32(1)), lanes))
+            state_sum = state_sum + load(state, path + k, lanes)
+            if price[scan.end_node[path + k]] < _MIN_FAILED_PRICE:
+                num_live_paths += np.float32(1)
+        store(
+            mean_state,
+            0,
+            state_sum * broadcast(np.float32(1) / max(num_live_paths, np.float32(1)), lanes),
+        )
         # Multiply the mean state by its weights B; even and odd inputs are summed apart, as
         # two independent sums that the processor can overlap.
         demand_term = load(weights.bias, 0, lanes)
@@ -355,9 +362,10 @@ def _update(
         # Update each live path.
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
+            # Index of the path among those of the source; a failed path keeps the action -inf.
             i = path - scan.path_ptr[source]
             action = np.float32(-np.inf)
-            if price[node] < _MIN_DEAD_PRICE:
+            if price[node] < _MIN_FAILED_PRICE:
                 # Add the mean message of its links and the four features, again as two independent
                 # sums.
                 profit = _bounded_profit(demands.value[d] - price[node])
@@ -380,18 +388,18 @@ def _update(
                 )
                 # Add the product of its state and the weights A.
                 for j in range(0, width, 2):
-                    position = path * width + j
+                    state_entry = path * width + j
                     new_state = multiply_accumulate(
                         new_state,
-                        load_broadcast(state, position, lanes),
+                        load_broadcast(state, state_entry, lanes),
                         load(weights.path_state, j, lanes),
                     )
                     second_sum = multiply_accumulate(
                         second_sum,
-                        load_broadcast(state, position + 1, lanes),
+                        load_broadcast(state, state_entry + 1, lanes),
                         load(weights.path_state, j + 1, lanes),
                     )
-                # Residual connection, then the action.
+                # Residual connection: add SiLU of both sums to the state.  Then the action.
                 new_state = load(state, path, lanes) + _silu(new_state + second_sum, lanes)
                 store(state, path, new_state)
                 action = _action(new_state, profit, weights, clamp, lanes)
@@ -400,7 +408,7 @@ def _update(
 
 
 @inlined_kernel
-def _softmax_shares(source, scan, rejects, actions, shares, weights, exponent_bits):
+def _softmax_shares(source, scan, rejects, actions, shares, softmax_weights, exponent_bits):
     """Compute the splits of the paths of one source: the softmax of each demand's actions.
 
     The split of path k with the action z[k] is w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is
@@ -413,12 +421,12 @@ def _softmax_shares(source, scan, rejects, actions, shares, weights, exponent_bi
         rejects: whether a demand may be rejected in part.
         actions: (paths of the source,) z; minus infinity for a path with a failed link.
         shares: (P,) splits w (entries of the source's paths are written).
-        weights: (max_shares,) unnormalised shares, per demand the rejected one, then one per path
-            (work array).
+        softmax_weights: (max_shares,) unnormalised shares, per demand the rejected one, then one
+            per path (work array).
         exponent_bits: (max_shares,) work array of the exponentials.
     """
     # Subtract the largest action of the demand; its first entry is that of rejected traffic.
-    position = 0
+    first_weight = 0
     path = scan.path_ptr[source]
     first_path = path
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
@@ -426,28 +434,28 @@ def _softmax_shares(source, scan, rejects, actions, shares, weights, exponent_bi
         num_paths = scan.path_count[d]
         for k in range(num_paths):
             max_action = max(max_action, actions[path + k - first_path])
-        # No live path.
+        # Without a live path subtract 0: -inf minus -inf would be NaN.
         if max_action == -np.inf:
             max_action = np.float32(0)
-        weights[position] = -max_action if rejects else np.float32(-np.inf)
+        softmax_weights[first_weight] = -max_action if rejects else np.float32(-np.inf)
         for k in range(num_paths):
-            weights[position + 1 + k] = actions[path + k - first_path] - max_action
-        position += num_paths + 1
+            softmax_weights[first_weight + 1 + k] = actions[path + k - first_path] - max_action
+        first_weight += num_paths + 1
         path += num_paths
     # Exponentiate all entries at once.
-    exponentials(weights, exponent_bits, position)
+    exponentials(softmax_weights, exponent_bits, first_weight)
     # Divide by the sum of each demand.
-    position = 0
+    first_weight = 0
     path = first_path
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         num_paths = scan.path_count[d]
         weight_sum = np.float32(0)
         for k in range(num_paths + 1):
-            weight_sum += weights[position + k]
+            weight_sum += softmax_weights[first_weight + k]
         scale = np.float32(1) / weight_sum if weight_sum > 0 else np.float32(0)
         for k in range(num_paths):
-            shares[path + k] = weights[position + 1 + k] * scale
-        position += num_paths + 1
+            shares[path + k] = softmax_weights[first_weight + 1 + k] * scale
+        first_weight += num_paths + 1
         path += num_paths
 
 
@@ -510,10 +518,15 @@ def _sum_over_links(
         i = num_nodes - 1 - j
         e = np.int64(scan.link[first_node + i])
         parent = np.int64(scan.parent[first_node + i])
-        subtree_pair = load(node_load_elasticity, i + 1, (0, 0))
-        store(link_load_elasticity, e, load(link_load_elasticity, e, (0, 0)) + subtree_pair)
+        # The tuple (0, 0) has the length 2: load and elasticity are two lanes.
+        subtree_load_elasticity = load(node_load_elasticity, i + 1, (0, 0))
         store(
-            node_load_elasticity, parent, load(node_load_elasticity, parent, (0, 0)) + subtree_pair
+            link_load_elasticity, e, load(link_load_elasticity, e, (0, 0)) + subtree_load_elasticity
+        )
+        store(
+            node_load_elasticity,
+            parent,
+            load(node_load_elasticity, parent, (0, 0)) + subtree_load_elasticity,
         )
         subtree_state = load(node_state, i + 1, lanes)
         store(link_states, e, load(link_states, e, lanes) + subtree_state)
@@ -569,9 +582,10 @@ def _pass_over_block(
     # Smallest capacity (encoder) or largest excess utilisation (layer).
     min_capacity_or_max_excess = np.empty(max_trie_nodes, dtype=np.float32)
     num_hops = np.empty(max_trie_nodes, dtype=np.float32)
-    # F numbers: the sum of messages, later the sum of states.
+    # (max_trie_nodes, F) sum of the messages on the path to a node, for the update; later the
+    # demand-weighted sum of the states of the paths through it.
     node_messages_or_states = np.empty(max_trie_nodes * width, dtype=np.float32)
-    # Load and elasticity.
+    # (max_trie_nodes, 2) load and elasticity of the paths through a node.
     node_load_elasticity = np.empty(max_trie_nodes * 2, dtype=np.float32)
     # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
@@ -715,7 +729,7 @@ def _even_loads_of_block(
     scan,
     block_ptr,
     max_trie_nodes,
-    sums,
+    link_loads,
 ):
     """Compute the link loads of even splits and of full paths, for one block of sources.
 
@@ -729,8 +743,8 @@ def _even_loads_of_block(
         scan: candidate paths, as one trie per source.
         block_ptr: (blocks + 1,) first source of each block.
         max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
-        sums: (blocks, B, 2 E) load of even splits and of full paths, side by side, Gbit/s (row
-            ``block`` is increased).
+        link_loads: (blocks, B, 2 E) load of even splits and of full paths, side by side, Gbit/s
+            (row ``block`` is increased).
     """
     # (max_trie_nodes,) number of failed links on the path to each trie node of a source.
     num_failed = np.zeros(max_trie_nodes, dtype=np.float32)
@@ -764,8 +778,9 @@ def _even_loads_of_block(
                 i = num_nodes - 1 - j
                 e = np.int64(scan.link[first_node + i])
                 parent = np.int64(scan.parent[first_node + i])
+                # The tuple (0, 0) has the length 2: even and full flow are two lanes.
                 subtree_flow = load(flow, i + 1, (0, 0))
-                store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + subtree_flow)
+                store(link_loads[block, b], e, load(link_loads[block, b], e, (0, 0)) + subtree_flow)
                 store(flow, parent, load(flow, parent, (0, 0)) + subtree_flow)
 
 
@@ -778,7 +793,7 @@ def even_loads(
     scan: PathScan,
     block_ptr: Int64Array,
     max_trie_nodes: int,
-    sums: Float32Array,
+    link_loads: Float32Array,
 ) -> None:
     """Compute the link loads of even splits over live paths, and those if every live path carried
     all of its demand.
@@ -790,8 +805,8 @@ def even_loads(
         scan: candidate paths, as one trie per source.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
-        sums: (blocks, B, 2 E) both loads of each link, side by side, Gbit/s, to be summed over the
-            blocks (increased).
+        link_loads: (blocks, B, 2 E) both loads of each link, side by side, Gbit/s, to be summed
+            over the blocks (increased).
     """
     for block in range(begin, end):
         _even_loads_of_block(
@@ -801,7 +816,7 @@ def even_loads(
             scan,
             block_ptr,
             max_trie_nodes,
-            sums,
+            link_loads,
         )
 
 
@@ -842,26 +857,29 @@ class CompiledPasses:
         self._max_shares = int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0))
         # Demands; values and costs over the mean value (at least 1e-30: it may be 0).
         rejects = not problem.demand_set.carries_all
-        unit = mean_value(problem).clamp(min=1e-30) if rejects else torch.ones(())
-        value = problem.demand_value / unit if rejects else torch.zeros_like(problem.demand_value)
-        cost = problem.link_cost / unit if rejects else torch.zeros_like(problem.link_cost)
+        value_unit = mean_value(problem).clamp(min=1e-30) if rejects else torch.ones(())
+        value = (
+            problem.demand_value / value_unit if rejects else torch.zeros_like(problem.demand_value)
+        )
+        cost = problem.link_cost / value_unit if rejects else torch.zeros_like(problem.link_cost)
         self._demands = Demands(_array(problem.demand), _array(value), _array(cost), rejects)
-        self._is_dead = problem.capacity <= 0
+        self._is_failed = problem.capacity <= 0
         # Load under even splits, and if every path carried its demand, in (B, 2 E).
         blocks = len(self._block_ptr) - 1
-        sums = np.zeros((blocks, batch, 2 * packed.num_links), np.float32)
+        loads_by_block = np.zeros((blocks, batch, 2 * packed.num_links), np.float32)
         with threads_for(2 * batch * (packed.num_nodes + packed.num_paths)):
             even_loads(
                 self._demands.rate,
-                _array(self._is_dead.to(torch.float32)),
+                _array(self._is_failed.to(torch.float32)),
                 scan,
                 self._block_ptr,
                 packed.max_trie_nodes,
-                sums,
+                loads_by_block,
             )
-        even = torch.from_numpy(sums.sum(0))
-        self.even_load = even[:, ::2]
-        self.full_load = even[:, 1::2]
+        # (B, 2 E): entries 2 e are loads of even splits, 2 e + 1 those of full paths.
+        link_loads = torch.from_numpy(loads_by_block.sum(0))
+        self.even_load = link_loads[:, ::2]
+        self.full_load = link_loads[:, 1::2]
         self._results: PassResults | None = None
         self.sums = torch.zeros(0)
 
@@ -910,16 +928,18 @@ class CompiledPasses:
         # Weights: none for A and B (earlier states), then C, its bias, u, the action's bias, and q.
         # The encoder receives no messages.
         no_weights = np.zeros(0, np.float32)
-        layer = Weights(
+        pass_weights = Weights(
             no_weights,
             no_weights,
-            _rows(weights.features),
+            _flatten_weights(weights.features),
             _array(weights.features.bias),
             _array(weights.action.weight)[0],
             np.float32(float(weights.action.bias)),
             np.float32(float(sharpness)),
         )
-        self._run_pass(True, layer, price, np.zeros((batch, 0), np.float32), utilisation, width)
+        self._run_pass(
+            True, pass_weights, price, np.zeros((batch, 0), np.float32), utilisation, width
+        )
 
     def update(
         self,
@@ -939,23 +959,28 @@ class CompiledPasses:
             message: (B, E, F) message of each link to its paths.
             utilisation: (B, E) utilisation of the last splits.
         """
-        layer = Weights(
-            _rows(weights.own),
-            _rows(weights.demand),
-            _rows(weights.features),
+        pass_weights = Weights(
+            _flatten_weights(weights.own),
+            _flatten_weights(weights.demand),
+            _flatten_weights(weights.features),
             _array(weights.own.bias),
             _array(weights.action.weight)[0],
             np.float32(float(weights.action.bias)),
             np.float32(float(sharpness)),
         )
         self._run_pass(
-            False, layer, price, _array(message.flatten(1)), utilisation, weights.own.out_features
+            False,
+            pass_weights,
+            price,
+            _array(message.flatten(1)),
+            utilisation,
+            weights.own.out_features,
         )
 
     def _run_pass(
         self,
         is_encoder: bool,
-        layer: Weights,
+        pass_weights: Weights,
         price: Tensor,
         message: Float32Array,
         utilisation: Tensor,
@@ -965,7 +990,7 @@ class CompiledPasses:
 
         Args:
             is_encoder: whether the pass is the encoder's, else that of a layer.
-            layer: weights of the encoder or the layer.
+            pass_weights: weights of the encoder or the layer.
             price: (B, E) prices of the links, over the mean value (over the mean path price in a
                 min-max program).
             message: (B, E F) messages of the links; (B, 0) for the encoder.
@@ -975,9 +1000,10 @@ class CompiledPasses:
         results = self._results
         packed = self._packed
         assert results is not None
-        # Prepare the inputs of the links, and clear the sums.
+        # Inputs of the links: price, log utilisation, share of the load above the capacity, and
+        # message.  The link sums start at 0.
         links = LinkInputs(
-            _array(torch.where(self._is_dead, FAILED_WEIGHT, price)),
+            _array(torch.where(self._is_failed, FAILED_WEIGHT, price)),
             _array((utilisation + UTILISATION_OFFSET).log()),
             _array(1 - 1 / utilisation.clamp(min=1)),
             message,
@@ -990,7 +1016,7 @@ class CompiledPasses:
                 self._demands,
                 links,
                 _array(self._problem.capacity),
-                layer,
+                pass_weights,
                 self._clamp,
                 packed.scan,
                 self._block_ptr,
@@ -1003,8 +1029,8 @@ class CompiledPasses:
         # Sum over the blocks.
         shape = (self._problem.batch, packed.num_links, -1)
         link_sums = (
-            torch.from_numpy(part.sum(0)).view(shape)
-            for part in (results.load_elasticity, results.link_states)
+            torch.from_numpy(sums_by_block.sum(0)).view(shape)
+            for sums_by_block in (results.load_elasticity, results.link_states)
         )
         self.sums = torch.cat(list(link_sums), -1)
 
@@ -1014,6 +1040,6 @@ def _array(values: Tensor) -> Float32Array:
     return values.detach().to(torch.float32).contiguous().numpy()
 
 
-def _rows(layer: nn.Linear) -> Float32Array:
+def _flatten_weights(layer: nn.Linear) -> Float32Array:
     """Return the weights of a linear layer as (inputs, outputs), flat."""
     return np.ascontiguousarray(_array(layer.weight).T).ravel()

@@ -41,7 +41,7 @@ _NEAR_LARGEST_SHARE = 0.05
 # Split from which a path that no hedge uses can grow.
 _MIN_GROWING_SPLIT = 1e-3
 # Largest absolute value of the exponent of a correction.
-_MAX_STEP = 4.0
+_MAX_EXPONENT = 4.0
 # Largest absolute value of an input; limits outliers.
 _MAX_INPUT = 5.0
 # Factors that bring inputs to about 1: logs of weights and of shares of volume spread over 3,
@@ -108,9 +108,9 @@ class HedgeGate(nn.Module):
     def __init__(self, config: HedgeGateConfig) -> None:
         super().__init__()
         self.config = config
-        shared = _DEMAND_INPUTS + _SERIES_INPUTS
-        self.gate = _perceptron(shared + _HEDGE_INPUTS + _PAIR_INPUTS, config.hidden, 1)
-        self.step = _perceptron(shared + SCENARIO_SETS, config.hidden, SCENARIO_SETS)
+        num_shared_inputs = _DEMAND_INPUTS + _SERIES_INPUTS
+        self.gate = _perceptron(num_shared_inputs + _HEDGE_INPUTS + _PAIR_INPUTS, config.hidden, 1)
+        self.step = _perceptron(num_shared_inputs + SCENARIO_SETS, config.hidden, SCENARIO_SETS)
 
     def forward(
         self, inputs: GateInputs, decisions: Float[Tensor, "H D K"]
@@ -126,14 +126,16 @@ class HedgeGate(nn.Module):
         splits = torch.einsum("hd,hdk->dk", weights, decisions)
         # Mirror descent step: multiply by exp(-step size * price), with a bounded exponent.
         exponent = -torch.einsum("dj,jdk->dk", self.step(inputs.step), inputs.prices)
-        exponent = _MAX_STEP * torch.tanh(exponent / _MAX_STEP)
+        exponent = _MAX_EXPONENT * torch.tanh(exponent / _MAX_EXPONENT)
         growth = torch.exp(exponent)
         # A path that no hedge uses may grow, and without a correction all splits stay as they are.
-        moved = inputs.live * (splits * growth + _MIN_GROWING_SPLIT * (growth - 1).clamp(min=0))
+        scaled_splits = inputs.live * (
+            splits * growth + _MIN_GROWING_SPLIT * (growth - 1).clamp(min=0)
+        )
         return (
             splits.sum(-1, keepdim=True)
-            * moved
-            / moved.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
+            * scaled_splits
+            / scaled_splits.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
         )
 
 
@@ -158,20 +160,22 @@ def gate_inputs(
     # Path prices under the mixture, and agreement of the scenarios, in each set of scenarios.
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
     prices, agreements = zip(
-        *(_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
+        *(_path_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
     )
-    price = torch.stack(prices)
+    path_prices = torch.stack(prices)
     # Inputs of demands and the series, and of pairs of a hedge and a demand: price difference from
     # the mixture, and share of the demand on other paths.
-    demand, series = _demand_inputs(recent)
+    demand_inputs, series_inputs = _demand_inputs(recent)
     deviation = decisions - mixture
     distance = deviation.abs().sum(-1) / 2
-    mean = recent.mean(0)
-    pair = torch.cat([torch.einsum("hdk,jdk->hdj", deviation, price), distance[..., None]], -1)
+    mean_demand = recent.mean(0)
+    pair_inputs = torch.cat(
+        [torch.einsum("hdk,jdk->hdj", deviation, path_prices), distance[..., None]], -1
+    )
     # Inputs of hedges: weight, recent loss, and distance from the mixture.
     log_weights = weights.clamp(min=1e-6).log()
-    mean_distance = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
-    hedge = torch.stack(
+    mean_distance = (distance * mean_demand).sum(1) / mean_demand.sum().clamp(min=_MIN_DIVISOR)
+    hedge_inputs = torch.stack(
         [
             _LOG_FACTOR * (log_weights - log_weights.mean()),
             _LOSS_FACTOR * recent_losses,
@@ -180,23 +184,28 @@ def gate_inputs(
         -1,
     )
     # Concatenate the inputs of the gate, (H, D, F), and of the step, (D, G).
-    hedges, demands = distance.shape
-    shared = torch.cat([demand, series.expand(demands, -1)], -1)
+    num_hedges, num_demands = distance.shape
+    shared_inputs = torch.cat([demand_inputs, series_inputs.expand(num_demands, -1)], -1)
     gate = torch.cat(
-        [shared.expand(hedges, -1, -1), hedge[:, None].expand(-1, demands, -1), pair], -1
+        [
+            shared_inputs.expand(num_hedges, -1, -1),
+            hedge_inputs[:, None].expand(-1, num_demands, -1),
+            pair_inputs,
+        ],
+        -1,
     )
-    step = torch.cat([shared, torch.stack(agreements).expand(demands, -1)], -1)
+    step = torch.cat([shared_inputs, torch.stack(agreements).expand(num_demands, -1)], -1)
     limit = (-_MAX_INPUT, _MAX_INPUT)
     return GateInputs(
         gate.clamp(*limit),
         step.clamp(*limit),
-        price.clamp(*limit),
+        path_prices.clamp(*limit),
         log_weights,
         problem.path_mask[0].to(mixture),
     )
 
 
-def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
+def _path_prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
     """Compute relative path prices of one set of scenarios, and how much the scenarios agree.
 
     A link's price is the mean over the scenarios of softmax(utilisation / (0.05 largest)), over its
@@ -213,18 +222,23 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
         scenarios of utilisation over the scenario's largest utilisation; 1 if one link is the most
         utilised in all.
     """
-    # Utilisations under the mixture in every scenario, and prices of links and paths.
-    several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
-    utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
-    largest = utilisation.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
-    share = (utilisation / (_NEAR_LARGEST_SHARE * largest)).softmax(1).mean(0)
-    price = problem.ops.path_sum((share * problem.inverse_capacity[0])[None])[0]
+    # Utilisations under the mixture, with each scenario as a matrix of one batch; share of each
+    # link in the largest utilisations; prices of paths.
+    scenario_problem = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(
+        scenarios
+    )
+    utilisation = scenario_problem.utilisation(splits.expand(len(scenarios), -1, -1))
+    max_utilisation = utilisation.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
+    link_share = (utilisation / (_NEAR_LARGEST_SHARE * max_utilisation)).softmax(1).mean(0)
+    path_price = problem.ops.path_sum((link_share * problem.inverse_capacity[0])[None])[0]
     # Mean price of each demand and of all demand, weighted by its splits and its mean rate.
-    mean_price = (splits * price).sum(-1, keepdim=True)
-    volume = scenarios.mean(0)
-    typical_price = (volume * mean_price[:, 0]).sum() / volume.sum().clamp(min=_MIN_DIVISOR)
-    agreement = (utilisation / largest).mean(0).amax()
-    return (price - mean_price) / typical_price.clamp(min=_MIN_DIVISOR), agreement
+    mean_price = (splits * path_price).sum(-1, keepdim=True)
+    mean_demand = scenarios.mean(0)
+    overall_mean_price = (mean_demand * mean_price[:, 0]).sum() / mean_demand.sum().clamp(
+        min=_MIN_DIVISOR
+    )
+    agreement = (utilisation / max_utilisation).mean(0).amax()
+    return (path_price - mean_price) / overall_mean_price.clamp(min=_MIN_DIVISOR), agreement
 
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,39 +253,40 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         (4,) inputs of the series: mean variation, mean autocorrelation, newest total, and log
         length.
     """
-    # Mean, variance and autocorrelation of each demand, relative to its mean.
-    mean = recent.mean(0).clamp(min=_MIN_DIVISOR)
-    relative = recent / mean
-    centred = relative - 1
-    spread = centred.square().mean(0)
-    autocorrelation = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(
-        min=_MIN_DIVISOR
-    )
+    # Rates relative to the mean of their demand: deviation from 1, variance, autocorrelation at a
+    # lag of one matrix.
+    mean_rate = recent.mean(0).clamp(min=_MIN_DIVISOR)
+    relative_rate = recent / mean_rate
+    deviation = relative_rate - 1
+    variance = deviation.square().mean(0)
+    autocorrelation = (deviation[1:] * deviation[:-1]).sum(0) / deviation[:-1].square().sum(
+        0
+    ).clamp(min=_MIN_DIVISOR)
     # Inputs of each demand.
-    newest = relative[-_TREND_MATRICES:]
-    demand = torch.stack(
+    newest_rates = relative_rate[-_TREND_MATRICES:]
+    demand_inputs = torch.stack(
         [
-            _LOG_FACTOR * (mean / mean.mean()).log(),
-            spread.sqrt(),
+            _LOG_FACTOR * (mean_rate / mean_rate.mean()).log(),
+            variance.sqrt(),
             autocorrelation,
-            relative[-1] - 1,
-            newest.mean(0) - 1,
-            newest.amax(0) - 1,
+            relative_rate[-1] - 1,
+            newest_rates.mean(0) - 1,
+            newest_rates.amax(0) - 1,
         ],
         -1,
     )
     # Inputs of the series, weighted by the mean rates.
-    volume = mean / mean.sum()
-    total = recent.sum(1) / mean.sum()
-    series = torch.stack(
+    demand_share = mean_rate / mean_rate.sum()
+    relative_total = recent.sum(1) / mean_rate.sum()
+    series_inputs = torch.stack(
         [
-            (volume * spread.sqrt()).sum(),
-            (volume * autocorrelation).sum(),
-            total[-1] - 1,
-            _LENGTH_FACTOR * torch.tensor(len(recent)).to(mean).log(),
+            (demand_share * variance.sqrt()).sum(),
+            (demand_share * autocorrelation).sum(),
+            relative_total[-1] - 1,
+            _LENGTH_FACTOR * torch.tensor(len(recent)).to(mean_rate).log(),
         ]
     )
-    return demand, series
+    return demand_inputs, series_inputs
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:

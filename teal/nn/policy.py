@@ -39,18 +39,18 @@ class Policy(nn.Module):
 
     def __init__(self, num_paths: int, width: int, *, linear: bool = False) -> None:
         super().__init__()
-        inputs = num_paths * width
-        hidden = nn.Sequential(
-            nn.Linear(inputs, _HIDDEN_NEURONS), nn.SiLU(), nn.Linear(_HIDDEN_NEURONS, num_paths)
+        num_inputs = num_paths * width
+        perceptron = nn.Sequential(
+            nn.Linear(num_inputs, _HIDDEN_NEURONS), nn.SiLU(), nn.Linear(_HIDDEN_NEURONS, num_paths)
         )
-        self.net = nn.Linear(inputs, num_paths) if linear else hidden
+        self.net = nn.Linear(num_inputs, num_paths) if linear else perceptron
 
     def forward(self, path: Tensor) -> Tensor:
         """Map path embeddings (B, D, K, F) to means (B, D, K)."""
         return self.net(path.flatten(2))
 
 
-class _Price(torch.autograd.Function):
+class _ProjectedSoftplus(torch.autograd.Function):
     """Softplus with a projected gradient (:func:`price_softplus`)."""
 
     @staticmethod
@@ -84,7 +84,9 @@ def price_softplus(raw: Tensor, *, maximises_value: bool) -> Tensor:
         maximises_value: false for a min-max program, which uses the gradient of softplus: its
             bound is the same for any multiple of the prices, so that no gradient vanishes near 0.
     """
-    price: Tensor = _Price.apply(raw) if maximises_value else nn.functional.softplus(raw)
+    price: Tensor = (
+        _ProjectedSoftplus.apply(raw) if maximises_value else nn.functional.softplus(raw)
+    )
     return price
 
 
@@ -143,8 +145,8 @@ def action_splits(
     """
     logits = torch.where(mask, actions.clamp(-clamp, clamp), -torch.inf)
     if maximises_value:
-        reject = torch.zeros_like(logits[..., :1])
-        return torch.cat([logits, reject], -1).softmax(-1)[..., :-1]
+        reject_logit = torch.zeros_like(logits[..., :1])
+        return torch.cat([logits, reject_logit], -1).softmax(-1)[..., :-1]
     # A softmax over no path would be NaN.
     logits = torch.where(mask.any(-1, keepdim=True), logits, 0)
     return logits.softmax(-1) * mask

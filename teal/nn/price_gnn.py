@@ -38,9 +38,9 @@ from teal.runtime.arrays import Float32Array, FloatArray
 
 # Numbers of features of a link: constant ones, those that change from round to round, and those of
 # the bounding pass alone, from the result of the allocating pass.
-_STATIC_FEATURES = 4
-_ROUND_FEATURES = 7
-_ALLOCATING_FEATURES = 2
+_NUM_STATIC_FEATURES = 4
+_NUM_ROUND_FEATURES = 7
+_NUM_ALLOCATING_FEATURES = 2
 # Added to utilisations and elasticities before the logarithm.
 _LOG_OFFSET = 1e-4
 # Factor from the perceptron's output to the change of the raw price, whose softplus is the price
@@ -118,10 +118,10 @@ class PriceGNN(nn.Module):
         with torch.no_grad():
             last.weight.mul_(0.3)
             last.bias[0] = _FIRST_RAW_PRICE
-        self.encoder = nn.Sequential(nn.Linear(_STATIC_FEATURES, hidden), nn.SiLU(), last)
-        features = _STATIC_FEATURES + _ROUND_FEATURES
-        self.update = _Update(features, hidden)
-        self.bound_update = _Update(features + _ALLOCATING_FEATURES, hidden)
+        self.encoder = nn.Sequential(nn.Linear(_NUM_STATIC_FEATURES, hidden), nn.SiLU(), last)
+        num_features = _NUM_STATIC_FEATURES + _NUM_ROUND_FEATURES
+        self.update = _Update(num_features, hidden)
+        self.bound_update = _Update(num_features + _NUM_ALLOCATING_FEATURES, hidden)
         # First temperatures, over the mean value: falling from 0.2 to 0.03 in the allocating pass,
         # and from 0.03 to 0.015 in the bounding pass.
         self.log_temperature = nn.Parameter(
@@ -144,6 +144,7 @@ class PriceGNN(nn.Module):
             dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds)
         )
         weights = self.state_dict()
+        # Interpolate the log temperatures of both passes at evenly spaced progress.
         for name in ("log_temperature", "bound_log_temperature"):
             positions = torch.linspace(0, 1, len(resized.state_dict()[name])).tolist()
             weights[name] = torch.stack(
@@ -169,42 +170,47 @@ class PriceGNN(nn.Module):
         """
         num_rounds = self.config.rounds if rounds is None else rounds
         num_bound_rounds = self.config.bound_rounds if bound_rounds is None else bound_rounds
-        view = _View(problem)
-        if view.can_be_fused and not torch.is_grad_enabled():
-            return self._infer(view, problem, num_rounds, num_bound_rounds)
+        relative_problem = _RelativeProblem(problem)
+        if relative_problem.has_kernels and not torch.is_grad_enabled():
+            return self._forward_compiled(relative_problem, problem, num_rounds, num_bound_rounds)
         # Encode the links, (B, E, H + 1).
-        encoded = self.encoder(view.static)
+        encoded = self.encoder(relative_problem.static)
         raw_price = encoded[..., 0]
         memory = torch.tanh(encoded[..., 1:])
         # Allocating pass: demands respond to the prices, links update memory and price.
-        results: list[Round] = []
+        round_results: list[Round] = []
         for round_index in range(num_rounds + 1):
             temperature = _interpolate(self.log_temperature, round_index / max(1, num_rounds))
-            result, response = view.respond(raw_price, temperature)
-            results = [*results, result] if torch.is_grad_enabled() else [result]
+            round_result, response = relative_problem.respond(raw_price, temperature)
+            round_results = (
+                [*round_results, round_result] if torch.is_grad_enabled() else [round_result]
+            )
+            # The last round only computes splits; the bounding pass starts from its prices.
             if round_index < num_rounds:
                 features = torch.cat(
                     [
-                        view.static,
-                        view.round_features(raw_price, response, round_index, num_rounds),
+                        relative_problem.static,
+                        relative_problem.round_features(
+                            raw_price, response, round_index, num_rounds
+                        ),
                     ],
                     -1,
                 )
-                memory, change = self.update(features, memory)
-                raw_price = raw_price + _PRICE_GAIN * change
+                memory, price_change = self.update(features, memory)
+                raw_price = raw_price + _PRICE_GAIN * price_change
         # Bounding pass: improve the prices alone, without gradients into the allocating pass.
         raw_price = self._bounding_pass(
-            view,
-            view.allocating_features(response.utilisation).detach(),
+            relative_problem,
+            relative_problem.allocating_features(response.utilisation).detach(),
             raw_price.detach(),
             memory.detach(),
             num_bound_rounds,
         )
-        return results, view.prices(raw_price) * view.mean_value
+        return round_results, relative_problem.prices(raw_price) * relative_problem.mean_value
 
     def _bounding_pass(
         self,
-        view: _View,
+        relative_problem: _RelativeProblem,
         allocating_features: Tensor,
         raw_price: Tensor,
         memory: Tensor,
@@ -215,7 +221,7 @@ class PriceGNN(nn.Module):
         A price is the softplus of its raw price.
 
         Args:
-            view: the problem in relative units.
+            relative_problem: the problem in relative units.
             allocating_features: (B, E, 2) features of each link from the allocating pass.
             raw_price: (B, E) raw prices after the allocating pass.
             memory: (B, E, H) memory of the links after the allocating pass.
@@ -225,20 +231,26 @@ class PriceGNN(nn.Module):
             temperature = _interpolate(
                 self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1)
             )
-            _, response = view.respond(raw_price, temperature)
-            round_features = view.round_features(raw_price, response, round_index, num_bound_rounds)
-            features = torch.cat([view.static, round_features, allocating_features], -1)
-            memory, change = self.bound_update(features, memory)
-            raw_price = raw_price + _PRICE_GAIN * change
+            _, response = relative_problem.respond(raw_price, temperature)
+            round_features = relative_problem.round_features(
+                raw_price, response, round_index, num_bound_rounds
+            )
+            features = torch.cat([relative_problem.static, round_features, allocating_features], -1)
+            memory, price_change = self.bound_update(features, memory)
+            raw_price = raw_price + _PRICE_GAIN * price_change
         return raw_price
 
-    def _infer(
-        self, view: _View, problem: Problem, num_rounds: int, num_bound_rounds: int
+    def _forward_compiled(
+        self,
+        relative_problem: _RelativeProblem,
+        problem: Problem,
+        num_rounds: int,
+        num_bound_rounds: int,
     ) -> tuple[list[Round], Tensor]:
         """Run the forward pass in compiled kernels, without gradients.
 
         Args:
-            view: the problem in relative units.
+            relative_problem: the problem in relative units.
             problem: B matrices, float32 on the CPU.
             num_rounds: number of rounds of the allocating pass.
             num_bound_rounds: number of rounds of the bounding pass.
@@ -247,22 +259,22 @@ class PriceGNN(nn.Module):
             The last round of the allocating pass, and (B, E) prices for the dual bound.
         """
         # Encode the links: raw prices (B E,) and memory (B E, H).
-        encoded = self.encoder(view.static)
+        encoded = self.encoder(relative_problem.static)
         raw_price = encoded[..., 0].flatten().numpy().copy()
         memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()
-        links = view.link_inputs()
+        links = relative_problem.link_inputs()
         # (B, E) link weights, price plus cost over the mean value.
         weight = np.empty(tuple(problem.capacity.shape), np.float32)
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
         fused.compute_weights(raw_price, links, weight.reshape(-1))
 
-        def make_rounds(
+        def run_pass(
             update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array
         ) -> None:
             """Run the rounds of a pass; memory, prices and weights of the links change in place."""
             fused.make_rounds(
                 _sharpness(temperatures, progress),
-                view.responses,
+                relative_problem.responses,
                 links,
                 features,
                 memory,
@@ -274,7 +286,7 @@ class PriceGNN(nn.Module):
 
         # Allocating pass, then the splits and loads at its last prices.
         no_features = np.empty((len(raw_price), 0), np.float32)
-        make_rounds(
+        run_pass(
             self.update,
             self.log_temperature,
             np.arange(num_rounds) / max(1, num_rounds),
@@ -284,15 +296,21 @@ class PriceGNN(nn.Module):
         last_progress = 1.0 if num_rounds else 0.0
         temperature = _interpolate(self.log_temperature, last_progress).exp()
         load = torch.from_numpy(
-            view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2]
+            relative_problem.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[
+                :, ::2
+            ]
         )
         # The splits stand in for the profits, which are undefined here.
-        result = Round(splits, view.link_prices(raw_price), splits, temperature)
+        result = Round(splits, relative_problem.link_prices(raw_price), splits, temperature)
         # Bounding pass, with features of the allocation.
-        features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
+        features = (
+            relative_problem.allocating_features(load * relative_problem.inverse_capacity)
+            .flatten(0, 1)
+            .numpy()
+        )
         progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
-        make_rounds(self.bound_update, self.bound_log_temperature, progress, features)
-        return [result], view.link_prices(raw_price)
+        run_pass(self.bound_update, self.bound_log_temperature, progress, features)
+        return [result], relative_problem.link_prices(raw_price)
 
 
 def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
@@ -316,9 +334,10 @@ def _interpolate(knots: Tensor, progress: float) -> Tensor:
         knots: (n,) values, the first at progress 0 and the last at progress 1.
         progress: in [0, 1].
     """
+    # Position in units of the distance of two knots, and the last knot before it.
     position = progress * (len(knots) - 1)
-    below = min(int(position), max(0, len(knots) - 2))
-    return knots[below].lerp(knots[min(below + 1, len(knots) - 1)], position - below)
+    lower_knot = min(int(position), max(0, len(knots) - 2))
+    return knots[lower_knot].lerp(knots[min(lower_knot + 1, len(knots) - 1)], position - lower_knot)
 
 
 class _Update(nn.Module):
@@ -346,14 +365,14 @@ class _Update(nn.Module):
             memory: (B, E, H) last memory of the links.
         """
         # One row per matrix and link.
-        rows = features.flatten(0, 1)
+        feature_rows = features.flatten(0, 1)
         memory_rows = memory.flatten(0, 1)
-        memory_rows = self.cell(rows, memory_rows)
-        change = self.move(torch.cat([memory_rows, rows], -1))
-        return memory_rows.view_as(memory), change.view(memory.shape[:2])
+        memory_rows = self.cell(feature_rows, memory_rows)
+        price_change = self.move(torch.cat([memory_rows, feature_rows], -1))
+        return memory_rows.view_as(memory), price_change.view(memory.shape[:2])
 
 
-class _View:
+class _RelativeProblem:
     """A problem in relative units, so that networks of all sizes have features of order 1.
 
     Values and prices are over the mean demand value, loads over capacities; in a min-max program
@@ -363,7 +382,7 @@ class _View:
         problem: B matrices.
 
     Attributes:
-        can_be_fused: whether the compiled kernels support the problem.
+        has_kernels: whether the compiled kernels support the problem.
         inverse_capacity: (B, E) 1 / capacity, 0 for a failed link.
         mean_value: unit of values and prices; 1 in a min-max program.
         static: (B, E, 4) link features that do not change from round to round: log relative
@@ -375,7 +394,7 @@ class _View:
         self._problem = problem
         self._ops = problem.ops
         self._carries_all = problem.demand_set.carries_all
-        self.can_be_fused = (
+        self.has_kernels = (
             not self._carries_all
             and problem.demand.dtype == torch.float32
             and problem.ops.backend.name == "numba"
@@ -386,34 +405,40 @@ class _View:
         self.mean_value: Tensor | float = (
             1.0 if self._carries_all else mean_value(problem).clamp(min=1e-30)
         )
-        if self.can_be_fused:
+        if self.has_kernels:
             self.responses = Responses(
                 problem.paths, problem.demand, problem.demand_value / self.mean_value
             )
         # Features that do not change; the factor 1 / 2 brings the log utilisation to order 1.
         live = self._live
         even_utilisation = self._even_utilisation()
-        size = (
+        log_capacity = (
             (problem.capacity / mean_capacity(problem).clamp(min=1e-30))
             .clamp(min=_LOG_OFFSET)
             .log()
         )
-        features = [size, (even_utilisation + _LOG_OFFSET).log() / 2, torch.ones_like(size)]
+        features = [
+            log_capacity,
+            (even_utilisation + _LOG_OFFSET).log() / 2,
+            torch.ones_like(log_capacity),
+        ]
         features = [torch.where(live, feature, 0) for feature in features]
-        self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)
+        self.static = torch.stack(
+            [*features, torch.full_like(log_capacity, float(self._carries_all))], -1
+        )
 
     def _even_utilisation(self) -> Tensor:
         """Return the utilisation of every link under even splits, (B, E); in a min-max program
         over the largest one.
         """
         problem = self._problem
-        if self.can_be_fused:
+        if self.has_kernels:
             # A softmax at equal prices and a value far above them splits evenly over live paths.
             # Entries 2 e of the result are loads, 2 e + 1 elasticities.
             weight = torch.where(self._live, 0.0, FAILED_WEIGHT).numpy()
             nothing_rejected = torch.full_like(problem.demand_value, _NOTHING_REJECTED)
-            even = Responses(problem.paths, problem.demand, nothing_rejected)
-            load = torch.from_numpy(even.at(weight, 1.0).sum(0)[:, ::2])
+            even_responses = Responses(problem.paths, problem.demand, nothing_rejected)
+            load = torch.from_numpy(even_responses.at(weight, 1.0).sum(0)[:, ::2])
         else:
             load = problem.loads(problem.even_splits)
         utilisation = load * self.inverse_capacity
@@ -445,10 +470,12 @@ class _View:
     def allocating_features(self, utilisation: Tensor) -> Tensor:
         """Return the link features (B, E, 2) that the bounding pass gets from the allocating pass.
 
+        They are the log utilisation, and the bounded excess tanh(5 (utilisation - 1)).
+
         Args:
             utilisation: (B, E) utilisation after the allocating pass.
         """
-        return torch.stack([_log(utilisation), torch.tanh(5 * (utilisation - 1))], -1)
+        return torch.stack([_clamped_log(utilisation), torch.tanh(5 * (utilisation - 1))], -1)
 
     def prices(self, raw_price: Tensor) -> Tensor:
         """Return softplus of raw prices (B, E), prices over the mean value; 0 on a failed link."""
@@ -496,9 +523,9 @@ class _View:
             ]
         # Load and elasticity of the links.
         flow = problem.flows(splits)
-        sums = self._ops.link_sum(torch.stack([flow, flow * (1 - splits) / temperature], -1))
+        link_sums = self._ops.link_sum(torch.stack([flow, flow * (1 - splits) / temperature], -1))
         return Round(splits, prices * self.mean_value, profit, temperature), self._link_response(
-            *sums.unbind(-1)
+            *link_sums.unbind(-1)
         )
 
     def _link_response(self, load: Tensor, elasticity: Tensor) -> _LinkResponse:
@@ -509,8 +536,8 @@ class _View:
         elasticity = elasticity * self.inverse_capacity
         if not self._carries_all:
             return _LinkResponse(utilisation, elasticity)
-        largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
-        return _LinkResponse(utilisation / largest, elasticity / largest)
+        max_utilisation = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
+        return _LinkResponse(utilisation / max_utilisation, elasticity / max_utilisation)
 
     def round_features(
         self, raw_price: Tensor, response: _LinkResponse, round_index: int, num_rounds: int
@@ -532,7 +559,7 @@ class _View:
         return torch.stack(
             [
                 (self.prices(raw_price) + 1e-3).log() / 3,
-                _log(response.utilisation),
+                _clamped_log(response.utilisation),
                 torch.tanh(response.utilisation - 1),
                 (response.elasticity + _LOG_OFFSET).log(),
                 torch.tanh(5 * newton_step),
@@ -543,6 +570,6 @@ class _View:
         )
 
 
-def _log(utilisation: Tensor) -> Tensor:
+def _clamped_log(utilisation: Tensor) -> Tensor:
     """Return the logarithm of each utilisation plus 1e-4, clamped to [-4, 4]."""
     return (utilisation + _LOG_OFFSET).log().clamp(-4, 4)

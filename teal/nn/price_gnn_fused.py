@@ -79,13 +79,13 @@ class LinkInputs(NamedTuple):
 
     Attributes:
         inverse_capacity: (B E,) 1 / capacity, 1/(Gbit/s).
-        live: (B E,) whether the link works.
+        is_live: (B E,) whether the link works.
         cost: (B E,) cost of the link over the mean value of a Gbit/s, without unit.
         static: (B E, features) features that depend only on network, capacities and demands.
     """
 
     inverse_capacity: Float32Array
-    live: BoolArray
+    is_live: BoolArray
     cost: Float32Array
     static: Float32Array
 
@@ -102,15 +102,16 @@ class Constants(NamedTuple):
     log_offset: float
 
 
-def kernel_parameters(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
+def kernel_parameters(cell: nn.GRUCell, perceptron: nn.Sequential) -> Parameters:
     """Return the weights of a link update in the layout of the kernel.
 
     Args:
         cell: GRU cell that updates a link's memory.
-        move: Sequential(Linear, SiLU, Linear), the perceptron that changes a link's raw price.
+        perceptron: Sequential(Linear, SiLU, Linear), the perceptron that changes a link's raw
+            price.
     """
-    inner = cast(nn.Linear, move[0])
-    outer = cast(nn.Linear, move[2])
+    inner = cast(nn.Linear, perceptron[0])
+    outer = cast(nn.Linear, perceptron[2])
     return Parameters(
         _transposed(cell.weight_ih),
         _transposed(cell.weight_hh),
@@ -138,52 +139,66 @@ def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
     """Return 1 / (1 + exp(-x)) of each number of a row."""
     zero = broadcast(np.float32(0), lanes)
     ones = broadcast(np.float32(1), lanes)
-    # Only exponentials of numbers <= 0, which cannot overflow.
-    power = exponential(where_above(row, zero, zero - row, row))
-    return where_above(row, zero, ones, power) / (ones + power)
+    # exp(-|x|) cannot overflow: the sigmoid is 1 / (1 + exp(-|x|)) for x > 0, else
+    # exp(-|x|) / (1 + exp(-|x|)).
+    exp_minus_abs = exponential(where_above(row, zero, zero - row, row))
+    return where_above(row, zero, ones, exp_minus_abs) / (ones + exp_minus_abs)
 
 
 @inner_kernel
-def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: ignore[no-untyped-def]
+def _linear(results, bias, vectors, first_input, num_inputs, matrix, lanes):  # type: ignore[no-untyped-def]
     """Apply a linear layer to four vectors: result <- bias + vector matrix.
 
     Args:
         results: (4, N) N outputs of each vector, flat (written).
         bias: (N,) bias of the layer.
-        vectors: (4, M) four vectors, flat; the inputs are their columns ``first`` to
-            ``first + length - 1``.
-        first: first column of the inputs.
-        length: number of inputs.
-        matrix: (length, N) weights of the layer, flat.
+        vectors: (4, M) four vectors, flat; the inputs are their columns ``first_input`` to
+            ``first_input + num_inputs - 1``.
+        first_input: first column of the inputs.
+        num_inputs: number of inputs.
+        matrix: (L, N) weights of the layer for its L = ``num_inputs`` inputs, flat.
         lanes: tuple whose length is the number of outputs that are computed at once; it divides N.
     """
-    columns = len(bias) // len(lanes)
-    stride = len(vectors) // 4
-    for column in range(columns):
-        # Outputs of the four vectors in these columns.
-        a = load(bias, column, lanes)
-        b = a
-        c = a
-        d = a
-        for j in range(length):
-            row = load(matrix, j * columns + column, lanes)
-            position = first + j
-            a = multiply_accumulate(a, load_broadcast(vectors, position, lanes), row)
-            b = multiply_accumulate(b, load_broadcast(vectors, stride + position, lanes), row)
-            c = multiply_accumulate(c, load_broadcast(vectors, 2 * stride + position, lanes), row)
-            d = multiply_accumulate(d, load_broadcast(vectors, 3 * stride + position, lanes), row)
-        store(results, column, a)
-        store(results, columns + column, b)
-        store(results, 2 * columns + column, c)
-        store(results, 3 * columns + column, d)
+    # Number of groups of outputs that are computed at once, and M.
+    num_lane_groups = len(bias) // len(lanes)
+    vector_length = len(vectors) // 4
+    for lane_group in range(num_lane_groups):
+        # Outputs of the four vectors in this group; they start at the bias.
+        output_0 = load(bias, lane_group, lanes)
+        output_1 = output_0
+        output_2 = output_0
+        output_3 = output_0
+        for j in range(num_inputs):
+            weight_row = load(matrix, j * num_lane_groups + lane_group, lanes)
+            input_column = first_input + j
+            output_0 = multiply_accumulate(
+                output_0, load_broadcast(vectors, input_column, lanes), weight_row
+            )
+            output_1 = multiply_accumulate(
+                output_1, load_broadcast(vectors, vector_length + input_column, lanes), weight_row
+            )
+            output_2 = multiply_accumulate(
+                output_2,
+                load_broadcast(vectors, 2 * vector_length + input_column, lanes),
+                weight_row,
+            )
+            output_3 = multiply_accumulate(
+                output_3,
+                load_broadcast(vectors, 3 * vector_length + input_column, lanes),
+                weight_row,
+            )
+        store(results, lane_group, output_0)
+        store(results, num_lane_groups + lane_group, output_1)
+        store(results, 2 * num_lane_groups + lane_group, output_2)
+        store(results, 3 * num_lane_groups + lane_group, output_3)
 
 
 @inlined_kernel
 def _write_features(  # type: ignore[no-untyped-def]
-    row,
+    link_row,
     features,
     position,
-    sums,
+    link_sums,
     links,
     allocating_features,
     raw_price,
@@ -197,11 +212,12 @@ def _write_features(  # type: ignore[no-untyped-def]
     a Newton step of the price, progress of the pass, and the features of the allocating pass.
 
     Args:
-        row: index of matrix and link, from 0 to B E - 1.
+        link_row: index of matrix and link, from 0 to B E - 1.
         features: flat array (written from ``position`` on).
         position: position of the first feature in ``features``.
-        sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
-        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
+        link_sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by
+            side.
+        links: ``inverse_capacity``, ``is_live`` and ``cost`` (B E,), ``static`` (B E, features).
         allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         raw_price: argument of the softplus that gives the link's price.
         round_index: index of the round.
@@ -211,17 +227,19 @@ def _write_features(  # type: ignore[no-untyped-def]
     # Sum load and elasticity over the blocks of demands, relative to the capacity.
     utilisation = np.float32(0)
     elasticity = np.float32(0)
-    for block in range(len(sums)):
-        utilisation += sums[block, 2 * row]
-        elasticity += sums[block, 2 * row + 1]
-    utilisation *= links.inverse_capacity[row]
-    elasticity *= links.inverse_capacity[row]
+    for block in range(len(link_sums)):
+        utilisation += link_sums[block, 2 * link_row]
+        elasticity += link_sums[block, 2 * link_row + 1]
+    utilisation *= links.inverse_capacity[link_row]
+    elasticity *= links.inverse_capacity[link_row]
     # Write the static features, those of load and price, and those of the allocating pass.
     excess = utilisation - np.float32(1)
-    price = _softplus(raw_price) if links.live[row] else np.float32(0)
+    price = _softplus(raw_price) if links.is_live[link_row] else np.float32(0)
     for j in range(links.static.shape[1]):
-        features[position + j] = links.static[row, j]
+        features[position + j] = links.static[link_row, j]
     position += links.static.shape[1]
+    # The offsets 0.001 and 0.05 avoid the log of 0 and a division by 0; factors, limits and tanh
+    # keep the features of order 1.
     features[position] = math.log(price + np.float32(1e-3)) / np.float32(3)
     features[position + 1] = min(
         max(np.float32(math.log(utilisation + log_offset)), np.float32(-4)), np.float32(4)
@@ -232,13 +250,13 @@ def _write_features(  # type: ignore[no-untyped-def]
     features[position + 5] = np.float32(round_index) / np.float32(num_rounds)
     features[position + 6] = np.float32(2) / np.float32(num_rounds)
     for j in range(allocating_features.shape[1]):
-        features[position + 7 + j] = allocating_features[row, j]
+        features[position + 7 + j] = allocating_features[link_row, j]
 
 
 @inner_kernel
-def _update_chunk(  # type: ignore[no-untyped-def]
-    chunk,
-    sums,
+def _update_links(  # type: ignore[no-untyped-def]
+    task_index,
+    link_sums,
     links,
     allocating_features,
     memory,
@@ -262,9 +280,10 @@ def _update_chunk(  # type: ignore[no-untyped-def]
         raw price += price_gain * perceptron(m, f).
 
     Args:
-        chunk: index of the task; its rows are ``chunk * _LINKS_PER_TASK`` and following.
-        sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
-        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
+        task_index: index of the task; its rows are ``task_index * _LINKS_PER_TASK`` and following.
+        link_sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by
+            side.
+        links: ``inverse_capacity``, ``is_live`` and ``cost`` (B E,), ``static`` (B E, features).
         allocating_features: (B E, 2) features from the first (allocating) pass in the second
             (bounding) one; (B E, 0) in the first.
         memory: (B E, H) flat (rows of the task are updated).
@@ -278,35 +297,37 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             are written).
         lanes: tuple whose length, a divisor of H, is the number of outputs computed at once.
     """
-    # Sizes and scratch arrays.
-    rows = len(raw_price)
-    hidden = len(parameters.outer)
-    num_features = len(parameters.feature_weight) // (3 * hidden)
-    columns = hidden // len(lanes)
+    # Sizes: rows (a matrix and a link), H, F, groups of outputs per H outputs, and H + F.
+    num_rows = len(raw_price)
+    memory_size = len(parameters.outer)
+    num_features = len(parameters.feature_weight) // (3 * memory_size)
+    num_lane_groups = memory_size // len(lanes)
     ones = broadcast(np.float32(1), lanes)
     two = broadcast(np.float32(2), lanes)
-    length = hidden + num_features
+    vector_length = memory_size + num_features
     # (4, H + F) memory, then features, of four links.
-    vectors = np.zeros(4 * length, dtype=np.float32)
+    vectors = np.zeros(4 * vector_length, dtype=np.float32)
     # (4, 3 H) products of the GRU cell with features and memory: reset gate, update gate,
     # candidate; (4, H) hidden layer of the perceptron.
-    feature_gates = np.empty(12 * hidden, dtype=np.float32)
-    memory_gates = np.empty(12 * hidden, dtype=np.float32)
-    inner = np.empty(4 * hidden, dtype=np.float32)
-    for first in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK), 4):
+    feature_gates = np.empty(12 * memory_size, dtype=np.float32)
+    memory_gates = np.empty(12 * memory_size, dtype=np.float32)
+    hidden_layer = np.empty(4 * memory_size, dtype=np.float32)
+    for first_row in range(
+        task_index * _LINKS_PER_TASK, min(num_rows, (task_index + 1) * _LINKS_PER_TASK), 4
+    ):
         # Gather memory and features of four links.
-        count = min(4, rows - first)
-        for i in range(count):
-            for h in range(hidden):
-                vectors[i * length + h] = memory[(first + i) * hidden + h]
+        num_links = min(4, num_rows - first_row)
+        for i in range(num_links):
+            for h in range(memory_size):
+                vectors[i * vector_length + h] = memory[(first_row + i) * memory_size + h]
             _write_features(
-                first + i,
+                first_row + i,
                 vectors,
-                i * length + hidden,
-                sums,
+                i * vector_length + memory_size,
+                link_sums,
                 links,
                 allocating_features,
-                raw_price[first + i],
+                raw_price[first_row + i],
                 round_index,
                 num_rounds,
                 log_offset,
@@ -316,7 +337,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             feature_gates,
             parameters.feature_bias,
             vectors,
-            hidden,
+            memory_size,
             num_features,
             parameters.feature_weight,
             lanes,
@@ -326,34 +347,35 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             parameters.memory_bias,
             vectors,
             0,
-            hidden,
+            memory_size,
             parameters.memory_weight,
             lanes,
         )
         # Update the memory; reset gate, update gate and candidate lie side by side.
-        for i in range(count):
-            for column in range(columns):
-                gate_column = 3 * i * columns + column
-                memory_position = (first + i) * columns + column
+        for i in range(num_links):
+            for lane_group in range(num_lane_groups):
+                # Positions of the reset gate of link i and of its memory, in groups of outputs.
+                gate_column = 3 * i * num_lane_groups + lane_group
+                memory_position = (first_row + i) * num_lane_groups + lane_group
                 reset = _sigmoid(
                     load(feature_gates, gate_column, lanes)
                     + load(memory_gates, gate_column, lanes),
                     lanes,
                 )
-                gate_column += columns
+                gate_column += num_lane_groups
                 update_gate = _sigmoid(
                     load(feature_gates, gate_column, lanes)
                     + load(memory_gates, gate_column, lanes),
                     lanes,
                 )
-                gate_column += columns
-                argument = multiply_accumulate(
+                gate_column += num_lane_groups
+                pre_activation = multiply_accumulate(
                     load(feature_gates, gate_column, lanes),
                     reset,
                     load(memory_gates, gate_column, lanes),
                 )
                 # The candidate is a tanh: tanh x = 2 sigmoid(2 x) - 1.
-                candidate = two * _sigmoid(two * argument, lanes) - ones
+                candidate = two * _sigmoid(two * pre_activation, lanes) - ones
                 store(
                     memory,
                     memory_position,
@@ -362,22 +384,26 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                     ),
                 )
             # The perceptron reads the new memory.
-            for h in range(hidden):
-                vectors[i * length + h] = memory[(first + i) * hidden + h]
+            for h in range(memory_size):
+                vectors[i * vector_length + h] = memory[(first_row + i) * memory_size + h]
         # Change the raw price by the perceptron of memory and features, then update the weight.
-        _linear(inner, parameters.inner_bias, vectors, 0, length, parameters.inner, lanes)
-        for i in range(count):
-            row = first + i
+        _linear(
+            hidden_layer, parameters.inner_bias, vectors, 0, vector_length, parameters.inner, lanes
+        )
+        for i in range(num_links):
+            link_row = first_row + i
             price_change = np.float32(parameters.outer_bias)
-            for column in range(columns):
+            for lane_group in range(num_lane_groups):
                 # SiLU of the hidden layer, x sigmoid(x).
-                argument = load(inner, i * columns + column, lanes)
+                pre_activation = load(hidden_layer, i * num_lane_groups + lane_group, lanes)
                 price_change += lane_sum(
-                    load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes)
+                    load(parameters.outer, lane_group, lanes)
+                    * pre_activation
+                    * _sigmoid(pre_activation, lanes)
                 )
-            raw_price[row] += price_gain * price_change
-            weight = _softplus(raw_price[row]) + links.cost[row]
-            next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
+            raw_price[link_row] += price_gain * price_change
+            weight = _softplus(raw_price[link_row]) + links.cost[link_row]
+            next_weight[link_row] = weight if links.is_live[link_row] else np.float32(FAILED_WEIGHT)
 
 
 @kernel
@@ -398,7 +424,7 @@ def _make_rounds(
     weight: Float32Array,
     weight_by_row: Float32Array,
     lanes: tuple[int, ...],
-    pair: tuple[int, int],
+    two_lanes: tuple[int, int],
 ) -> None:
     """Run all rounds of a pass: response of the demands, then update of the links, in parallel.
 
@@ -421,11 +447,12 @@ def _make_rounds(
         weight: (B, E) price plus cost of each link (updated).
         weight_by_row: view of ``weight`` as (B E,).
         lanes: tuple whose length is the number of outputs of a linear layer computed at once.
-        pair: tuple of two numbers, for load and elasticity as two SIMD lanes.
+        two_lanes: tuple of two numbers, for load and elasticity as two SIMD lanes.
     """
+    # Numbers of rows (a matrix and a link), of rounds, and of parallel tasks of the links.
     rows = len(raw_price)
     num_rounds = len(sharpness)
-    num_chunks = as_int64((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK)
+    num_tasks = as_int64((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK)
     for round_index in range(num_rounds):
         # Demands respond to the weights.
         response_arguments = (
@@ -435,7 +462,7 @@ def _make_rounds(
             scan,
             sums,
             no_splits,
-            pair,
+            two_lanes,
         )
         parallel_for(respond_in_block, as_int64(len(demands.block_ptr) - 1), response_arguments)
         # Links update memory and price.
@@ -453,7 +480,7 @@ def _make_rounds(
             weight_by_row,
             lanes,
         )
-        parallel_for(_update_chunk, num_chunks, update_arguments)
+        parallel_for(_update_links, num_tasks, update_arguments)
 
 
 @inlined_kernel
@@ -476,7 +503,7 @@ def compute_weights(
     """
     for row in range(begin, end):
         weight = _softplus(raw_price[row]) + links.cost[row]
-        next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
+        next_weight[row] = weight if links.is_live[row] else np.float32(FAILED_WEIGHT)
 
 
 def make_rounds(
@@ -508,7 +535,8 @@ def make_rounds(
         weight: (B, E) price plus cost over the mean value, ``FAILED_WEIGHT`` for a failed link
             (updated).
     """
-    width = math.gcd(len(parameters.outer), _MAX_LANES)
+    # Number of outputs computed at once: a divisor of H, at most 16.
+    num_lanes = math.gcd(len(parameters.outer), _MAX_LANES)
     sums = responses.sums
     with threads_for(max(memory.size * _OPERATIONS_PER_NUMBER, responses.operations)):
         _make_rounds(
@@ -527,6 +555,6 @@ def make_rounds(
             np.float32(constants.log_offset),
             weight,
             weight.reshape(-1),
-            (0,) * width,
+            (0,) * num_lanes,
             (0, 0),
         )

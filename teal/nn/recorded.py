@@ -31,9 +31,9 @@ class RecordedPasses:
     """
 
     def __init__(self) -> None:
-        self._by_backend: weakref.WeakKeyDictionary[Any, LruCache[Hashable, _Recorded]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._recordings_by_backend: weakref.WeakKeyDictionary[
+            Any, LruCache[Hashable, _PassRecording]
+        ] = weakref.WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[type[RecordedPasses], tuple[()]]:
         """Pickle as an empty cache: CUDA graphs cannot be copied to another process."""
@@ -44,7 +44,7 @@ class RecordedPasses:
         model: nn.Module,
         forward: Pass,
         problem: Problem,
-        *form: Hashable,
+        *options: Hashable,
         dtype: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return ``forward(problem)``, recorded and replayed where possible.
@@ -56,23 +56,27 @@ class RecordedPasses:
             forward: pass of the model, without waiting for the GPU: returns splits (B, D, K) and
                 prices (B, E).
             problem: B matrices.
-            form: options that change the work of the pass.
+            options: options that change the work of the pass.
             dtype: type of the problem that the pass gets; None for the model's type.
         """
         weights = list(model.parameters())
         dtype = dtype or weights[0].dtype
         if torch.is_grad_enabled() or not FixedProgram.accepts(problem):
             return forward(problem.to(dtype))
+        # A recording serves one shape, type, set of options and addresses of the weights.  It is
+        # taken out of the cache while it runs, so that no other thread uses it.
         shape = ProgramShape.of(problem)
-        recordings = self._by_backend.setdefault(problem.ops.backend, LruCache(_MAX_RECORDINGS))
-        key = shape, dtype, form, tuple(weight.data_ptr() for weight in weights)
-        recorded = recordings.take(key) or _Recorded(FixedProgram(problem, shape, dtype))
-        results = recorded.run(forward, problem)
-        recordings.keep(key, recorded)
+        recordings = self._recordings_by_backend.setdefault(
+            problem.ops.backend, LruCache(_MAX_RECORDINGS)
+        )
+        key = shape, dtype, options, tuple(weight.data_ptr() for weight in weights)
+        recording = recordings.take(key) or _PassRecording(FixedProgram(problem, shape, dtype))
+        results = recording.run(forward, problem)
+        recordings.keep(key, recording)
         return results
 
 
-class _Recorded:
+class _PassRecording:
     """CUDA graph of one forward pass, with fixed memory for its problem.
 
     Args:
@@ -96,11 +100,11 @@ class _Recorded:
             problem: B matrices.
         """
 
-        def work() -> None:
+        def run_forward() -> None:
             self._results = forward(self._program.problem())
 
         self._program.take(problem)
-        self._graph.run(work)
+        self._graph.run(run_forward)
         assert self._results is not None
         splits, prices = self._results
         return splits.clone(), prices.clone()

@@ -46,10 +46,10 @@ from teal.problem.problem import mean_capacity, mean_value
 # Largest absolute value of an action.
 LOGIT_CLAMP = 30.0
 # Numbers of features of a link: constant ones, and those that change from layer to layer.
-_STATIC = 4
-_DYNAMIC = 5
+_NUM_STATIC_FEATURES = 4
+_NUM_DYNAMIC_FEATURES = 5
 # Added to utilisations and elasticities before the logarithm.
-_OFFSET = 1e-4
+_LOG_OFFSET = 1e-4
 # Initial q of the first and the last layer, 1 over the mean value.
 _FIRST_SHARPNESS = 5.0
 _LAST_SHARPNESS = 20.0
@@ -63,30 +63,35 @@ class _LinkUpdate(nn.Module):
         width: F, numbers of a path state.
     """
 
-    def __init__(self, state: int, width: int) -> None:
+    def __init__(self, link_state_size: int, path_state_size: int) -> None:
         super().__init__()
         # Small weights of the last layer: before training an update changes the state little.
-        last = nn.Linear(state, state)
+        last = nn.Linear(link_state_size, link_state_size)
         with torch.no_grad():
             last.weight.mul_(0.3)
         self.net = nn.Sequential(
-            nn.Linear(state + width + _STATIC + _DYNAMIC, state), nn.SiLU(), last
+            nn.Linear(
+                link_state_size + path_state_size + _NUM_STATIC_FEATURES + _NUM_DYNAMIC_FEATURES,
+                link_state_size,
+            ),
+            nn.SiLU(),
+            last,
         )
 
-    def forward(self, state: Tensor, path_means: Tensor, features: Tensor) -> Tensor:
+    def forward(self, state: Tensor, mean_path_states: Tensor, features: Tensor) -> Tensor:
         """Return the next link states, (B, E, H).
 
         Args:
             state: (B, E, H) link states.
-            path_means: (B, E, F) mean state of the paths through each link, weighted by demand.
+            mean_path_states: (B, E, F) mean state of the paths through each link, weighted by demand.
             features: (B, E, 9) features of the links.
         """
-        return state + self.net(torch.cat([state, path_means, features], -1))
+        return state + self.net(torch.cat([state, mean_path_states, features], -1))
 
 
-def _price_layer(state: int) -> nn.Linear:
+def _price_layer(link_state_size: int) -> nn.Linear:
     """Create the linear map from a link state to a raw price; prices are near 0 before training."""
-    layer = nn.Linear(state, 1)
+    layer = nn.Linear(link_state_size, 1)
     with torch.no_grad():
         layer.weight.mul_(0.3)
     nn.init.constant_(layer.bias, FIRST_RAW_PRICE)
@@ -110,25 +115,35 @@ class UniversalFlowGnn(FlowModel):
         super().__init__()
         self.config = config
         # Numbers of a path state and of a link state.
-        width = config.width
-        state = 2 * config.width
+        path_state_size = config.width
+        link_state_size = 2 * config.width
         # First states; updates and messages of each layer; raw prices of encoder and layers.
-        self.link_in = nn.Sequential(nn.Linear(_STATIC, state), nn.SiLU(), nn.Linear(state, state))
-        self.path_in = PathEncoder(width)
-        self.link_layers = nn.ModuleList(_LinkUpdate(state, width) for _ in range(config.layers))
-        self.path_layers = nn.ModuleList(PathUpdate(width) for _ in range(config.layers))
-        self.messages = nn.ModuleList(nn.Linear(state, width) for _ in range(config.layers))
-        self.price = nn.ModuleList(_price_layer(state) for _ in range(config.layers + 1))
-        sharpness = torch.linspace(
+        self.link_in = nn.Sequential(
+            nn.Linear(_NUM_STATIC_FEATURES, link_state_size),
+            nn.SiLU(),
+            nn.Linear(link_state_size, link_state_size),
+        )
+        self.path_in = PathEncoder(path_state_size)
+        self.link_layers = nn.ModuleList(
+            _LinkUpdate(link_state_size, path_state_size) for _ in range(config.layers)
+        )
+        self.path_layers = nn.ModuleList(PathUpdate(path_state_size) for _ in range(config.layers))
+        self.messages = nn.ModuleList(
+            nn.Linear(link_state_size, path_state_size) for _ in range(config.layers)
+        )
+        self.price = nn.ModuleList(_price_layer(link_state_size) for _ in range(config.layers + 1))
+        first_log_sharpness = torch.linspace(
             math.log(_FIRST_SHARPNESS), math.log(_LAST_SHARPNESS), config.layers + 1
         )
         # Sharpness q of each layer: in value maximisation, and in min-max programs.
-        self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))
+        self.log_sharpness = nn.Parameter(first_log_sharpness[:, None].repeat(1, 2))
         # Prices for the dual bound, from a last update of the link states.
-        self.bound_layer = _LinkUpdate(state, width)
-        bound_last = nn.Linear(state, 1)
+        self.bound_layer = _LinkUpdate(link_state_size, path_state_size)
+        bound_last = nn.Linear(link_state_size, 1)
         nn.init.constant_(bound_last.bias, FIRST_RAW_PRICE)
-        self.bound_price = nn.Sequential(nn.Linear(state, state), nn.SiLU(), bound_last)
+        self.bound_price = nn.Sequential(
+            nn.Linear(link_state_size, link_state_size), nn.SiLU(), bound_last
+        )
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the means of the actions' normal distribution (B, D, K), and link prices (B, E).
@@ -168,19 +183,22 @@ class UniversalFlowGnn(FlowModel):
             problem: B matrices.
             passes: passes over the paths of the problem; they hold actions and splits afterwards.
         """
-        links = _Links(problem, passes)
-        state = self.link_in(links.static)
+        links = _LinkFeatures(problem, passes)
+        link_states = self.link_in(links.static)
         for layer in range(self.config.layers + 1):
-            # Link states, and prices from them; layer 0 encodes.
+            # Update the link states, except in layer 0, which encodes; then compute prices.
             if layer:
-                features = torch.cat([links.static, links.dynamic()], -1)
-                state = self.link_layers[layer - 1](state, links.path_means, features)
-            price = nn.functional.softplus(self.price[layer](state).squeeze(-1)) * links.live
+                features = torch.cat([links.static, links.dynamic_features()], -1)
+                link_states = self.link_layers[layer - 1](
+                    link_states, links.mean_path_states, features
+                )
+            price = nn.functional.softplus(self.price[layer](link_states).squeeze(-1)) * links.live
+            # Factor q of profits, which min-max programs have apart; prices over their unit.
             sharpness = self.log_sharpness[layer, int(links.carries_all)].exp()
-            relative_price = price / links.unit(price)
+            relative_price = price / links.price_unit(price)
             # Path states, actions, splits and link sums.
             if layer:
-                message = self.messages[layer - 1](state)
+                message = self.messages[layer - 1](link_states)
                 weights = self.path_layers[layer - 1]
                 assert isinstance(weights, PathUpdate)
                 passes.update(weights, relative_price, sharpness, message, links.utilisation)
@@ -188,14 +206,14 @@ class UniversalFlowGnn(FlowModel):
                 passes.encode(self.path_in, relative_price, sharpness, links.utilisation)
             links.set_sums(price, passes.sums)
         # Prices for the dual bound, from a last update of the link states.
-        features = torch.cat([links.static, links.dynamic()], -1)
-        state = self.bound_layer(state, links.path_means, features)
-        raw = self.bound_price(state).squeeze(-1)
+        features = torch.cat([links.static, links.dynamic_features()], -1)
+        link_states = self.bound_layer(link_states, links.mean_path_states, features)
+        raw = self.bound_price(link_states).squeeze(-1)
         prices = price_softplus(raw, maximises_value=problem.objective.maximises_value) * links.live
         return prices * links.mean_value
 
 
-class _Links:
+class _LinkFeatures:
     """Link features of a problem, updated after each pass over the paths.
 
     Args:
@@ -209,14 +227,14 @@ class _Links:
             whether the link is live, whether the program is balanced.
         utilisation: (B, E) utilisation of the last splits, before them of even splits; in a
             min-max program over the largest one.
-        path_means: (B, E, F) mean state of the paths through each link, weighted by demand.
+        mean_path_states: (B, E, F) mean state of the paths through each link, weighted by demand.
         mean_value: () unit of values and prices; 1 in a min-max program, which has no values.
     """
 
     def __init__(self, problem: Problem, passes: PathPasses) -> None:
         self.carries_all = problem.demand_set.carries_all
         self.live = problem.capacity > 0
-        self._inverse = problem.inverse_capacity
+        self._inverse_capacity = problem.inverse_capacity
         self.mean_value = (
             torch.ones((), dtype=problem.demand.dtype, device=problem.demand.device)
             if self.carries_all
@@ -224,31 +242,44 @@ class _Links:
         )
         # (B, 1) sum of the demands, Gbit/s; (B, E) loads of even splits; (B, E) factor of the sums
         # of path states, 1 / (demand of all paths through the link).
-        self._rate = problem.routable_demand.sum(1, keepdim=True).clamp(min=1e-30)
+        self._total_demand = problem.routable_demand.sum(1, keepdim=True).clamp(min=1e-30)
         self._load = passes.even_load
-        full = passes.full_load
-        self._weight = torch.where(full > 0, 1 / full.clamp(min=1e-30), 0)
-        # Constant features; the factor 1 / 2 brings the log utilisation to order 1.
-        self.utilisation, self._largest = self._relative(self._load)
-        size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_OFFSET).log()
-        features = [size, (self.utilisation + _OFFSET).log() / 2, torch.ones_like(size)]
+        full_path_load = passes.full_load
+        self._inverse_path_demand = torch.where(
+            full_path_load > 0, 1 / full_path_load.clamp(min=1e-30), 0
+        )
+        # Constant features, 0 on failed links; the factor 1 / 2 brings the log utilisation to
+        # order 1.
+        self.utilisation, self._utilisation_unit = self._relative_utilisation(self._load)
+        log_capacity = (
+            (problem.capacity / mean_capacity(problem).clamp(min=1e-30))
+            .clamp(min=_LOG_OFFSET)
+            .log()
+        )
+        features = [
+            log_capacity,
+            (self.utilisation + _LOG_OFFSET).log() / 2,
+            torch.ones_like(log_capacity),
+        ]
         features = [torch.where(self.live, feature, 0) for feature in features]
-        self.static = torch.stack([*features, torch.full_like(size, float(self.carries_all))], -1)
+        self.static = torch.stack(
+            [*features, torch.full_like(log_capacity, float(self.carries_all))], -1
+        )
         self._price = self._elasticity = torch.zeros_like(self.utilisation)
-        self.path_means = torch.zeros(0)
+        self.mean_path_states = torch.zeros(0)
 
-    def _relative(self, load: Tensor) -> tuple[Tensor, Tensor]:
+    def _relative_utilisation(self, load: Tensor) -> tuple[Tensor, Tensor]:
         """Return the utilisation (B, E) of loads (B, E) in Gbit/s, and its divisor (B, 1).
 
         The divisor is the largest utilisation in a min-max program, else 1.
         """
-        utilisation = load * self._inverse
+        utilisation = load * self._inverse_capacity
         if not self.carries_all:
             return utilisation, torch.ones_like(utilisation[:, :1])
-        largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
-        return utilisation / largest, largest
+        max_utilisation = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
+        return utilisation / max_utilisation, max_utilisation
 
-    def unit(self, price: Tensor) -> Tensor:
+    def price_unit(self, price: Tensor) -> Tensor:
         """Return the divisor of prices, (B, 1): 1, in a min-max program the mean path price.
 
         The mean is weighted by the last flows.
@@ -258,7 +289,7 @@ class _Links:
         """
         if not self.carries_all:
             return torch.ones_like(price[:, :1])
-        return ((self._load * price).sum(1, keepdim=True) / self._rate).clamp(min=1e-30)
+        return ((self._load * price).sum(1, keepdim=True) / self._total_demand).clamp(min=1e-30)
 
     def set_sums(self, price: Tensor, sums: Tensor) -> None:
         """Update the features from the link sums of a pass.
@@ -269,11 +300,11 @@ class _Links:
         """
         self._price = price
         self._load = sums[..., 0]
-        self.utilisation, self._largest = self._relative(self._load)
-        self._elasticity = sums[..., 1] * self._inverse / self._largest
-        self.path_means = sums[..., 2:] * self._weight[..., None]
+        self.utilisation, self._utilisation_unit = self._relative_utilisation(self._load)
+        self._elasticity = sums[..., 1] * self._inverse_capacity / self._utilisation_unit
+        self.mean_path_states = sums[..., 2:] * self._inverse_path_demand[..., None]
 
-    def dynamic(self) -> Tensor:
+    def dynamic_features(self) -> Tensor:
         """Return the features that change from layer to layer, (B, E, 5).
 
         Log utilisation, excess utilisation, log elasticity, Newton step of the price, log price.
@@ -283,9 +314,9 @@ class _Links:
         excess = self.utilisation - 1
         return torch.stack(
             [
-                (self.utilisation + _OFFSET).log().clamp(-4, 4),
+                (self.utilisation + _LOG_OFFSET).log().clamp(-4, 4),
                 torch.tanh(excess),
-                (self._elasticity + _OFFSET).log(),
+                (self._elasticity + _LOG_OFFSET).log(),
                 torch.tanh(5 * excess / (self._elasticity + 0.05)),
                 (self._price + 1e-3).log() / 3,
             ],

@@ -252,19 +252,21 @@ class TorchBackend:
         They are 0 and -1 where there is no path.
         """
         # (B, T) largest value from the source to each node, and its link.
-        largest = link_values.new_zeros(len(link_values), self._num_nodes)
-        node_link = torch.full(largest.shape, -1, dtype=torch.int64, device=largest.device)
+        largest_value = link_values.new_zeros(len(link_values), self._num_nodes)
+        node_link = torch.full(
+            largest_value.shape, -1, dtype=torch.int64, device=largest_value.device
+        )
         for depth, (node, link, parent) in enumerate(self._levels):
             value = link_values[:, link]
             link_of_value = link.expand(len(link_values), -1)
             if depth:
-                is_above = largest[:, parent] >= value
-                value = torch.where(is_above, largest[:, parent], value)
-                link_of_value = torch.where(is_above, node_link[:, parent], link_of_value)
-            largest[:, node] = value
+                is_parent_larger = largest_value[:, parent] >= value
+                value = torch.where(is_parent_larger, largest_value[:, parent], value)
+                link_of_value = torch.where(is_parent_larger, node_link[:, parent], link_of_value)
+            largest_value[:, node] = value
             node_link[:, node] = link_of_value
         links = torch.where(self._mask, self._gather_leaves(node_link), -1)
-        return self._at_leaves(largest.unsqueeze(-1)).squeeze(-1), links
+        return self._at_leaves(largest_value.unsqueeze(-1)).squeeze(-1), links
 
     def _gather_leaves(self, node_values: Tensor) -> Tensor:
         """Gather node values (B, T, ...) at the end nodes of the paths: (B, D, K, ...)."""

@@ -67,16 +67,16 @@ class AddedRowOps(PathOps):
 
         The extra row adds coefficient times its value.  There is no feature axis.
         """
-        added = link_values[:, -1, None, None] * self.coefficient.to(link_values)
-        return self.ops.path_sum(link_values[:, :-1].contiguous()) + added
+        added_value = link_values[:, -1, None, None] * self.coefficient.to(link_values)
+        return self.ops.path_sum(link_values[:, :-1].contiguous()) + added_value
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """Sum column flows over each row: (B, D, K) -> (B, E).
 
         The extra row gets the sum of coefficient times flow.  There is no feature axis.
         """
-        added = (path_values * self.coefficient.to(path_values)).sum((1, 2))
-        return torch.cat([self.ops.link_sum(path_values), added[:, None]], 1)
+        added_load = (path_values * self.coefficient.to(path_values)).sum((1, 2))
+        return torch.cat([self.ops.link_sum(path_values), added_load[:, None]], 1)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest row value along each column, and its row: (B, E) -> (B, D, K) each.
@@ -85,10 +85,10 @@ class AddedRowOps(PathOps):
         there is no column.
         """
         values, links = self.ops.path_max(link_values[:, :-1].contiguous())
-        added = link_values[:, -1, None, None].expand_as(values)
-        has_row = self.coefficient > 0
-        is_larger = has_row & ((added > values) | (links < 0))
-        return torch.where(is_larger, added, values), torch.where(
+        added_value = link_values[:, -1, None, None].expand_as(values)
+        uses_added_row = self.coefficient > 0
+        is_larger = uses_added_row & ((added_value > values) | (links < 0))
+        return torch.where(is_larger, added_value, values), torch.where(
             is_larger, link_values.shape[1] - 1, links
         )
 

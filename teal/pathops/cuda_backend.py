@@ -78,7 +78,7 @@ class CudaBackend:
         self._shape = paths.leaf.shape
         self._num_links = paths.num_links
         self.num_nodes = paths.trie.num_nodes
-        self._max_slots = trie.max_trie_nodes
+        self._max_trie_nodes = trie.max_trie_nodes
         self.sources = len(trie.node_ptr) - 1
         # Upload the trie and the nodes of each link.
         names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")
@@ -111,23 +111,29 @@ class CudaBackend:
         """
         item_bytes = dtype.itemsize
         lanes = min(lanes, cuda.THREADS)
-        usable = cuda.SHARED_BYTES - cuda.RESERVED_BYTES
-        max_lanes = (usable // self._max_slots - self._index_bytes) // (arrays * item_bytes)
+        usable_bytes = cuda.SHARED_BYTES - cuda.RESERVED_BYTES
+        # Largest number of values per node with which every source fits into shared memory.
+        max_lanes = (usable_bytes // self._max_trie_nodes - self._index_bytes) // (
+            arrays * item_bytes
+        )
         # Shared memory, if the nodes of every source fit.
         if max_lanes >= 1:
             lanes = min(lanes, max_lanes)
-            shared_bytes = self._max_slots * (arrays * lanes * item_bytes + self._index_bytes)
+            shared_bytes = self._max_trie_nodes * (arrays * lanes * item_bytes + self._index_bytes)
             node_memory = kernels.NodeMemory(
-                kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_slots
+                kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_trie_nodes
             )
             return BlockLayout(node_memory, lanes, shared_bytes, cuda.MAX_BLOCKS)
         # Global memory for the blocks that the GPU holds at once.
-        blocks = cuda.resident_blocks(self.device)
-        entries = blocks * self._max_slots * arrays
-        lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (entries * item_bytes)))
-        scratch = self._scratch(dtype, entries * lanes)
+        num_blocks = cuda.resident_blocks(self.device)
+        num_entries = num_blocks * self._max_trie_nodes * arrays
+        lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (num_entries * item_bytes)))
+        scratch = self._scratch(dtype, num_entries * lanes)
         return BlockLayout(
-            kernels.NodeMemory(kernels.IN_GLOBAL_MEMORY, scratch, self._max_slots), lanes, 0, blocks
+            kernels.NodeMemory(kernels.IN_GLOBAL_MEMORY, scratch, self._max_trie_nodes),
+            lanes,
+            0,
+            num_blocks,
         )
 
     def _scratch(self, dtype: torch.dtype, entries: int) -> Any:
@@ -248,18 +254,18 @@ class CudaBackend:
             (B, 4) for each tensor; the minimum positive value is infinite for none.
         """
         # Index of the first chunk of each tensor.
-        begin = [0]
+        first_chunk = [0]
         for tensor in tensors:
-            begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _CHUNK))
+            first_chunk.append(first_chunk[-1] + len(tensor) * -(-tensor.shape[1] // _CHUNK))
         # Results of each chunk; the kernel needs no dynamic shared memory (0 bytes).
-        partials = torch.empty(4 * begin[-1], dtype=torch.float64, device=self.device)
+        partials = torch.empty(4 * first_chunk[-1], dtype=torch.float64, device=self.device)
         cuda.launch(
             kernels.extremes,
             self.device,
-            min(begin[-1], cuda.MAX_BLOCKS),
+            min(first_chunk[-1], cuda.MAX_BLOCKS),
             0,
             *(cuda.array(tensor.contiguous()) for tensor in tensors),
-            tuple(begin),
+            tuple(first_chunk),
             tuple(tensor.shape[1] for tensor in tensors),
             _CHUNK,
             cuda.array(partials),
@@ -267,15 +273,15 @@ class CudaBackend:
         # Reduce the chunks of each row.
         chunks = np.asarray(partials.cpu()).reshape(-1, 4)
         extremes = []
-        for tensor, first, last in zip(tensors, begin, begin[1:], strict=False):
-            rows = chunks[first:last].reshape(len(tensor), -1, 4)
-            columns = (
-                rows[..., 0].min(1),
-                rows[..., 1].max(1),
-                rows[..., 2].sum(1),
-                rows[..., 3].min(1),
+        for tensor, first, last in zip(tensors, first_chunk, first_chunk[1:], strict=False):
+            chunks_of_rows = chunks[first:last].reshape(len(tensor), -1, 4)
+            row_extremes = (
+                chunks_of_rows[..., 0].min(1),
+                chunks_of_rows[..., 1].max(1),
+                chunks_of_rows[..., 2].sum(1),
+                chunks_of_rows[..., 3].min(1),
             )
-            extremes.append(np.stack(columns, 1))
+            extremes.append(np.stack(row_extremes, 1))
         return extremes
 
 
@@ -283,13 +289,13 @@ class CudaBackend:
 _UNSIGNED = ("parent", "link", "child_end", "is_path_end", "end_node")
 
 
-def _threads_per_link(nodes: int, links: int) -> int:
+def _threads_per_link(num_nodes: int, num_links: int) -> int:
     """Return the number of threads that sum the nodes of one link, a power of 2.
 
     At least 32 where a block has as many, so that the threads of a warp do not work for several
     links.
     """
     threads = min(32, cuda.THREADS // 2)
-    while threads < cuda.THREADS and threads * _NODES_PER_THREAD * links < nodes:
+    while threads < cuda.THREADS and threads * _NODES_PER_THREAD * num_links < num_nodes:
         threads *= 2
     return threads

@@ -86,26 +86,26 @@ def first_row(lanes):
 
 
 @device_function
-def work_item(item, per_source, chunks, lanes, features):
+def work_item(item, items_per_source, num_chunks, lanes, features):
     """Return source, matrix, first feature and number of features of a work item.
 
     Items are ordered by source, then matrix, then chunk of at most ``lanes`` features.
 
     Args:
         item: index of the item.
-        per_source: number of items of a source, matrices times chunks.
-        chunks: number of chunks of features.
+        items_per_source: number of items of a source, matrices times chunks.
+        num_chunks: number of chunks of features.
         lanes: number of features of a chunk; the last one may have fewer.
         features: number of all features.
     """
-    s = item // per_source
-    b = (item - s * per_source) // chunks
-    feature = (item - s * per_source - b * chunks) * lanes
-    return s, b, feature, min(lanes, features - feature)
+    source = item // items_per_source
+    matrix = (item - source * items_per_source) // num_chunks
+    feature = (item - source * items_per_source - matrix * num_chunks) * lanes
+    return source, matrix, feature, min(lanes, features - feature)
 
 
 @device_function
-def node_memory(memory, numbers, slots, lanes, first, nodes):
+def node_memory(memory, tree_index, num_entries, lanes, first_node, num_nodes):
     """Return memory for a block's node values, and access to the tree index of a source's nodes.
 
     The index of node n (1, 2, ... within the source) is ``index[offset + n]`` in the result (value,
@@ -114,30 +114,35 @@ def node_memory(memory, numbers, slots, lanes, first, nodes):
 
     Args:
         memory: a NodeMemory.
-        numbers: (T,) index of the nodes of all sources: ``parent`` or ``child_end`` of TrieArrays.
-        slots: number of node values per lane.
+        tree_index: (T,) index of the nodes of all sources: ``parent`` or ``child_end`` of
+            TrieArrays.
+        num_entries: number of node values per lane.
         lanes: number of values per node.
-        first: first node of the source, in ``numbers``.
-        nodes: number of nodes of the source.
+        first_node: first node of the source, in ``tree_index``.
+        num_nodes: number of nodes of the source.
 
     Returns:
-        (slots * lanes,) uninitialised node values, the index, and the offset.
+        ``num_entries * lanes`` uninitialised node values, the index, and the offset.
     """
     if len(memory.space) == 1:
         # Shared memory holds the values, then the copy of the index.
         value = cuda.shared.array(0, memory.scratch.dtype)
-        index = cuda.shared.array(0, numbers.dtype)[
-            slots * lanes * memory.scratch.itemsize // numbers.itemsize :
+        index = cuda.shared.array(0, tree_index.dtype)[
+            num_entries * lanes * memory.scratch.itemsize // tree_index.itemsize :
         ]
-        for n in range(cuda.threadIdx.x, nodes, THREADS):
-            index[n + 1] = numbers[first + n]
+        for n in range(cuda.threadIdx.x, num_nodes, THREADS):
+            index[n + 1] = tree_index[first_node + n]
         return value, index, 0
-    begin = cuda.blockIdx.x * slots * lanes
-    return memory.scratch[begin : begin + slots * lanes], numbers, first - 1
+    first_entry = cuda.blockIdx.x * num_entries * lanes
+    return (
+        memory.scratch[first_entry : first_entry + num_entries * lanes],
+        tree_index,
+        first_node - 1,
+    )
 
 
 @device_function
-def scan_down(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
+def scan_down(value, index, offset, level_end, level, end_level, row, lane, lanes, rows):
     """Add each parent's value to its children, level by level from the root (sums along paths).
 
     value[n] <- value[n] + value[parent of n].  The threads form a grid of rows and lanes: a thread
@@ -149,19 +154,20 @@ def scan_down(value, index, offset, level_end, level, last_level, row, lane, lan
         offset: offset of the source's nodes in ``index``.
         level_end: number after the last node of each level, of all sources.
         level: first level of the source, in ``level_end``.
-        last_level: level after the source's last one.
+        end_level: level after the source's last one.
         row: row of this thread.
         lane: lane of this thread.
         lanes: number of values per node.
         rows: number of rows of threads.
     """
-    begin = level_end[level] if level < last_level else 0
-    deeper = level + 1
-    stop = level_end[deeper] if deeper < last_level else 0
-    while deeper < last_level:
-        deeper += 1
+    # Start at level 2: the parent of a node of level 1 is the source, which adds nothing.
+    begin = level_end[level] if level < end_level else 0
+    deeper_level = level + 1
+    stop = level_end[deeper_level] if deeper_level < end_level else 0
+    while deeper_level < end_level:
+        deeper_level += 1
         # Prefetched while this level is added.
-        next_stop = level_end[deeper] if deeper < last_level else 0
+        next_stop = level_end[deeper_level] if deeper_level < end_level else 0
         n = begin + row
         while n < stop:
             value[n * lanes + lane] += value[index[offset + n] * lanes + lane]
@@ -172,7 +178,7 @@ def scan_down(value, index, offset, level_end, level, last_level, row, lane, lan
 
 
 @device_function
-def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
+def scan_up(value, index, offset, level_end, level, end_level, row, lane, lanes, rows):
     """Add the children's values to each node, level by level from the deepest (sums over paths).
 
     value[n] <- value[n] + sum of value over the children of n.  The threads form a grid of rows and
@@ -186,15 +192,15 @@ def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes
         offset: offset of the source's nodes in ``index``.
         level_end: number after the last node of each level, of all sources.
         level: first level of the source, in ``level_end``.
-        last_level: level after the source's last one.
+        end_level: level after the source's last one.
         row: row of this thread.
         lane: lane of this thread.
         lanes: number of values per node.
         rows: number of rows of threads.
     """
     # The nodes of the deepest level have no children.
-    current_level = last_level - 2
-    first_child = level_end[level] if level < last_level else 0
+    current_level = end_level - 2
+    first_child = level_end[level] if level < end_level else 0
     stop = level_end[current_level] if current_level >= level else 0
     while current_level >= level:
         current_level -= 1
@@ -202,9 +208,9 @@ def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes
         n = begin + row
         while n < stop:
             child = index[offset + n - 1] if n > 1 else first_child
-            last_child = index[offset + n]
+            end_child = index[offset + n]
             total = value[n * lanes + lane]
-            while child < last_child:
+            while child < end_child:
                 total += value[child * lanes + lane]
                 child += 1
             value[n * lanes + lane] = total
@@ -230,13 +236,13 @@ def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lan
         features: F.
         lanes: number of features per work item.
     """
-    sources = len(trie.node_ptr) - 1
-    demands = len(trie.end_node) // num_paths
-    chunks = (features + lanes - 1) // lanes
-    per_source = len(link_values) // (num_links * features) * chunks
-    for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
+    num_sources = len(trie.node_ptr) - 1
+    num_demands = len(trie.end_node) // num_paths
+    num_chunks = (features + lanes - 1) // lanes
+    items_per_source = len(link_values) // (num_links * features) * num_chunks
+    for item in range(cuda.blockIdx.x, num_sources * items_per_source, cuda.gridDim.x):
         # Work item: a source, a matrix, and ``width`` features from ``feature``.
-        s, b, feature, width = work_item(item, per_source, chunks, lanes, features)
+        s, b, feature, width = work_item(item, items_per_source, num_chunks, lanes, features)
         row = first_row(width)
         rows = THREADS // width
         lane = cuda.threadIdx.x % width
@@ -256,12 +262,12 @@ def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lan
         cuda.syncthreads()
         # Sums from the source to each node.
         level = trie.level_ptr[s]
-        last_level = trie.level_ptr[s + 1]
-        scan_down(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
+        end_level = trie.level_ptr[s + 1]
+        scan_down(value, index, offset, trie.level_end, level, end_level, row, lane, width, rows)
         # Sums of the paths, from their end nodes.
         begin = trie.demand_ptr[s] * num_paths
         stop = trie.demand_ptr[s + 1] * num_paths
-        position = b * demands * num_paths * features + feature + lane
+        position = b * num_demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
             # Without a path the end node is 0, the source, with the value 0.
             out[position + path * features] = value[trie.end_node[path] * width + lane]
@@ -284,10 +290,10 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
         num_links: E.
         num_paths: K.
     """
-    sources = len(trie.node_ptr) - 1
-    demands = len(trie.end_node) // num_paths
+    num_sources = len(trie.node_ptr) - 1
+    num_demands = len(trie.end_node) // num_paths
     batch = len(link_values) // num_links
-    for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
+    for item in range(cuda.blockIdx.x, num_sources * batch, cuda.gridDim.x):
         # Source s of matrix b.
         s = item // batch
         b = item - s * batch
@@ -305,10 +311,10 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
         cuda.syncthreads()
         # Maxima from the source to each node, level by level.
         level = trie.level_ptr[s]
-        last_level = trie.level_ptr[s + 1]
-        begin = trie.level_end[level] if level < last_level else 0
-        for deeper in range(level + 1, last_level):
-            deeper_end = trie.level_end[deeper]
+        end_level = trie.level_ptr[s + 1]
+        begin = trie.level_end[level] if level < end_level else 0
+        for deeper_level in range(level + 1, end_level):
+            deeper_end = trie.level_end[deeper_level]
             for n in range(begin + cuda.threadIdx.x, deeper_end, THREADS):
                 parent = index[offset + n]
                 if value[parent] >= value[n]:
@@ -320,7 +326,7 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
         path = trie.demand_ptr[s] * num_paths + cuda.threadIdx.x
         stop = trie.demand_ptr[s + 1] * num_paths
         while path < stop:
-            slot = b * demands * num_paths + path
+            slot = b * num_demands * num_paths + path
             n = trie.end_node[path]
             if n > 0:
                 out[slot] = value[n]
@@ -348,14 +354,14 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
         features: F.
         lanes: number of features per work item.
     """
-    sources = len(trie.node_ptr) - 1
-    demands = len(trie.end_node) // num_paths
+    num_sources = len(trie.node_ptr) - 1
+    num_demands = len(trie.end_node) // num_paths
     all_nodes = len(trie.child_end)
-    chunks = (features + lanes - 1) // lanes
-    per_source = len(path_values) // (demands * num_paths * features) * chunks
-    for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
+    num_chunks = (features + lanes - 1) // lanes
+    items_per_source = len(path_values) // (num_demands * num_paths * features) * num_chunks
+    for item in range(cuda.blockIdx.x, num_sources * items_per_source, cuda.gridDim.x):
         # Work item: a source, a matrix, and ``width`` features from ``feature``.
-        s, b, feature, width = work_item(item, per_source, chunks, lanes, features)
+        s, b, feature, width = work_item(item, items_per_source, num_chunks, lanes, features)
         row = first_row(width)
         rows = THREADS // width
         lane = cuda.threadIdx.x % width
@@ -370,7 +376,7 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
         # Path values at the end nodes.
         begin = trie.demand_ptr[s] * num_paths
         stop = trie.demand_ptr[s + 1] * num_paths
-        position = b * demands * num_paths * features + feature + lane
+        position = b * num_demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
             if trie.end_node[path] > 0:
                 # At most one path ends at a node.
@@ -378,8 +384,8 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
         cuda.syncthreads()
         # Sums over the subtrees.
         level = trie.level_ptr[s]
-        last_level = trie.level_ptr[s + 1]
-        scan_up(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
+        end_level = trie.level_ptr[s + 1]
+        scan_up(value, index, offset, trie.level_end, level, end_level, row, lane, width, rows)
         position = (b * all_nodes + first_node) * features + feature + lane
         for n in range(row, num_nodes, rows):
             out[position + n * features] = value[(n + 1) * width + lane]
@@ -387,12 +393,12 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
 
 
 @device_function
-def sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows):
+def sum_over_link(node_values, first_position, features, link_ptr, link_node, e, row, rows):
     """Return this thread's part of the sum over the trie nodes of link ``e``, in float64.
 
     Args:
         node_values: (B, T, F) node values, flat.
-        base: position of matrix and feature in ``node_values``.
+        first_position: position of matrix and feature in ``node_values``.
         features: F.
         link_ptr, link_node: CSR: nodes into which link e leads are
             ``link_node[link_ptr[e]:link_ptr[e + 1]]``.
@@ -402,7 +408,7 @@ def sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows
     """
     total = 0.0
     for i in range(link_ptr[e] + row, link_ptr[e + 1], rows):
-        total += node_values[base + link_node[i] * features]
+        total += node_values[first_position + link_node[i] * features]
     return total
 
 
@@ -445,7 +451,7 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     """
     num_links = len(link_ptr) - 1
     num_nodes = len(link_node)
-    # A team of threads sums one link.
+    # Chunks of features, and teams of a block; a team of ``lanes * rows`` threads sums one link.
     num_chunks = (features + lanes - 1) // lanes
     num_teams = THREADS // (lanes * rows)
     # Blocks for each chunk of each matrix.
@@ -465,8 +471,10 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     has_link = team < num_teams and e < num_links
     total = 0.0
     if has_link:
-        base = b * num_nodes * features + feature + lane
-        total = sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows)
+        first_position = b * num_nodes * features + feature + lane
+        total = sum_over_link(
+            node_values, first_position, features, link_ptr, link_node, e, row, rows
+        )
     sums[cuda.threadIdx.x] = total
     # At row ``rows`` a thread adds nothing.
     fold(sums, row if has_link else rows, rows, width)
@@ -475,15 +483,15 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
 
 
 @device_function
-def _reduce_chunk(values, begin, end, partial):
+def _reduce_chunk(values, begin, end, thread_results):
     """Compute minimum, maximum, sum and minimum positive value of a thread's part of
     ``values[begin:end]``.
 
     Args:
         values: flat array.
         begin, end: range of the chunk; a thread reads every THREADS-th entry.
-        partial: (4, THREADS) the four results of each thread (column of this thread is written);
-            an infinite minimum positive value if there is none.
+        thread_results: (4, THREADS) the four results of each thread (column of this thread is
+            written); an infinite minimum positive value if there is none.
     """
     thread = cuda.threadIdx.x
     minimum = math.inf
@@ -497,14 +505,14 @@ def _reduce_chunk(values, begin, end, partial):
         value_sum += value
         if value > 0:
             min_positive = min(min_positive, value)
-    partial[0, thread] = minimum
-    partial[1, thread] = maximum
-    partial[2, thread] = value_sum
-    partial[3, thread] = min_positive
+    thread_results[0, thread] = minimum
+    thread_results[1, thread] = maximum
+    thread_results[2, thread] = value_sum
+    thread_results[3, thread] = min_positive
 
 
 @cuda_kernel
-def extremes(first, second, third, fourth, begin, width, chunk_size, out):
+def extremes(first, second, third, fourth, first_chunk, width, chunk_size, out):
     """Compute minimum, maximum, sum and minimum positive value of each chunk of four arrays' rows.
 
     Every row is divided into chunks of at most ``chunk_size`` entries; a block reduces one chunk at
@@ -512,44 +520,50 @@ def extremes(first, second, third, fourth, begin, width, chunk_size, out):
 
     Args:
         first, second, third, fourth: arrays (B, n), flat.
-        begin: (5,) index of the first chunk of each array, and number of all chunks.
+        first_chunk: (5,) index of the first chunk of each array, and number of all chunks.
         width: (4,) n of each array.
         chunk_size: maximum number of entries of a chunk.
         out: (chunks, 4) results of each chunk, flat, the chunks of a row adjacent (written).
     """
     # (4, THREADS) results of the threads.
-    partial = cuda.shared.array((4, THREADS), float64)
+    thread_results = cuda.shared.array((4, THREADS), float64)
     thread = cuda.threadIdx.x
-    for item in range(cuda.blockIdx.x, begin[4], cuda.gridDim.x):
+    for item in range(cuda.blockIdx.x, first_chunk[4], cuda.gridDim.x):
         # Array, row and range of the chunk.
-        array = 0
-        while item >= begin[array + 1]:
-            array += 1
-        chunks_per_row = (width[array] + chunk_size - 1) // chunk_size
-        row = (item - begin[array]) // chunks_per_row
-        chunk = (item - begin[array]) % chunks_per_row
-        low = row * width[array] + chunk * chunk_size
-        high = row * width[array] + min(width[array], (chunk + 1) * chunk_size)
-        if array == 0:
-            _reduce_chunk(first, low, high, partial)
-        elif array == 1:
-            _reduce_chunk(second, low, high, partial)
-        elif array == 2:
-            _reduce_chunk(third, low, high, partial)
+        array_index = 0
+        while item >= first_chunk[array_index + 1]:
+            array_index += 1
+        chunks_per_row = (width[array_index] + chunk_size - 1) // chunk_size
+        row = (item - first_chunk[array_index]) // chunks_per_row
+        chunk = (item - first_chunk[array_index]) % chunks_per_row
+        chunk_begin = row * width[array_index] + chunk * chunk_size
+        chunk_end = row * width[array_index] + min(width[array_index], (chunk + 1) * chunk_size)
+        if array_index == 0:
+            _reduce_chunk(first, chunk_begin, chunk_end, thread_results)
+        elif array_index == 1:
+            _reduce_chunk(second, chunk_begin, chunk_end, thread_results)
+        elif array_index == 2:
+            _reduce_chunk(third, chunk_begin, chunk_end, thread_results)
         else:
-            _reduce_chunk(fourth, low, high, partial)
+            _reduce_chunk(fourth, chunk_begin, chunk_end, thread_results)
         cuda.syncthreads()
         # Tree reduction over the threads.
         step = THREADS // 2
         while step > 0:
             if thread < step:
                 partner = thread + step
-                partial[0, thread] = min(partial[0, thread], partial[0, partner])
-                partial[1, thread] = max(partial[1, thread], partial[1, partner])
-                partial[2, thread] += partial[2, partner]
-                partial[3, thread] = min(partial[3, thread], partial[3, partner])
+                thread_results[0, thread] = min(
+                    thread_results[0, thread], thread_results[0, partner]
+                )
+                thread_results[1, thread] = max(
+                    thread_results[1, thread], thread_results[1, partner]
+                )
+                thread_results[2, thread] += thread_results[2, partner]
+                thread_results[3, thread] = min(
+                    thread_results[3, thread], thread_results[3, partner]
+                )
             cuda.syncthreads()
             step //= 2
         if thread < 4:
-            out[4 * item + thread] = partial[thread, 0]
+            out[4 * item + thread] = thread_results[thread, 0]
         cuda.syncthreads()

@@ -33,16 +33,16 @@ def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: 
     """
     batch, _, features = link_values.shape
     for s in range(begin, end):
-        first = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         stop = scan.node_ptr[s + 1]
         # (nodes of the source + 1, F) sums along the path to each node; row 0 is the source.
-        sums = np.empty((stop - first + 1, features), dtype=link_values.dtype)
+        sums = np.empty((stop - first_node + 1, features), dtype=link_values.dtype)
         sums[0] = 0
         for b in range(batch):
             # Sums from the source to each node, then those of the paths from their end nodes.
-            for i in range(stop - first):
-                parent = scan.parent[first + i]
-                link = scan.link[first + i]
+            for i in range(stop - first_node):
+                parent = scan.parent[first_node + i]
+                link = scan.link[first_node + i]
                 for f in range(features):
                     sums[i + 1, f] = sums[parent, f] + link_values[b, link, f]
             path = scan.path_ptr[s]
@@ -78,10 +78,10 @@ def _link_sum(
     features = path_values.shape[3]
     for block in range(begin, end):
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            first = scan.node_ptr[s]
+            first_node = scan.node_ptr[s]
             stop = scan.node_ptr[s + 1]
             # (nodes of the source + 1, F) flow through each node; row 0 is the source.
-            flow = np.empty((stop - first + 1, features), dtype=path_values.dtype)
+            flow = np.empty((stop - first_node + 1, features), dtype=path_values.dtype)
             for b in range(batch):
                 # Flows of the paths at their end nodes.
                 flow[:] = 0
@@ -94,9 +94,9 @@ def _link_sum(
                             flow[node, f] = path_values[b, d, k, f]
                     path += scan.path_count[d]
                 # Leaves first: add each node's flow to its link and to its parent.
-                for i in range(stop - first - 1, -1, -1):
-                    parent = scan.parent[first + i]
-                    link = scan.link[first + i]
+                for i in range(stop - first_node - 1, -1, -1):
+                    parent = scan.parent[first_node + i]
+                    link = scan.link[first_node + i]
                     for f in range(features):
                         block_sums[block, b, link, f] += flow[i + 1, f]
                         flow[parent, f] += flow[i + 1, f]
@@ -118,23 +118,23 @@ def _path_max(
             demand has no k-th path.
     """
     for s in range(begin, end):
-        first = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         stop = scan.node_ptr[s + 1]
         # (nodes of the source + 1,) largest value on the path to each node, and its link.
-        largest = np.empty(stop - first + 1, dtype=link_values.dtype)
-        max_link = np.empty(stop - first + 1, dtype=np.int32)
+        largest = np.empty(stop - first_node + 1, dtype=link_values.dtype)
+        max_link = np.empty(stop - first_node + 1, dtype=np.int32)
         largest[0] = -np.inf
         for b in range(len(link_values)):
             # Maxima from the source to each node, then those of the paths from their end nodes.
-            for i in range(stop - first):
-                parent = scan.parent[first + i]
-                value = link_values[b, scan.link[first + i]]
+            for i in range(stop - first_node):
+                parent = scan.parent[first_node + i]
+                value = link_values[b, scan.link[first_node + i]]
                 if largest[parent] >= value:
                     largest[i + 1] = largest[parent]
                     max_link[i + 1] = max_link[parent]
                 else:
                     largest[i + 1] = value
-                    max_link[i + 1] = scan.link[first + i]
+                    max_link[i + 1] = scan.link[first_node + i]
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 for k in range(scan.path_count[d]):
@@ -168,14 +168,14 @@ class NumbaBackend:
         self._shape = paths.leaf.shape
         self._num_links = paths.num_links
         # Scalar operations of a scan of one feature.
-        self._work = paths.packed.num_nodes + paths.packed.num_paths
+        self._operations = paths.packed.num_nodes + paths.packed.num_paths
         self._block_ptr = paths.packed.blocks(1, _MAX_BLOCKS)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """Sum link values along each path: (B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
         out = link_values.new_empty(batch, *self._shape, features)
-        with threads_for(self._work * batch * features):
+        with threads_for(self._operations * batch * features):
             _path_sum(link_values.detach().numpy(), self._scan, out.numpy())
         return out
 
@@ -186,7 +186,7 @@ class NumbaBackend:
         block_sums = path_values.new_zeros(
             len(self._block_ptr) - 1, batch, self._num_links, features
         )
-        with threads_for(self._work * batch * features):
+        with threads_for(self._operations * batch * features):
             _link_sum(path_values.detach().numpy(), self._scan, self._block_ptr, block_sums.numpy())
         return block_sums.sum(0)
 
@@ -197,6 +197,6 @@ class NumbaBackend:
         """
         out = link_values.new_empty(len(link_values), *self._shape)
         out_link = torch.empty(out.shape, dtype=torch.int64)
-        with threads_for(self._work * len(link_values)):
+        with threads_for(self._operations * len(link_values)):
             _path_max(link_values.detach().numpy(), self._scan, out.numpy(), out_link.numpy())
         return out, out_link

@@ -115,7 +115,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
     value = demands.value
     block_ptr = demands.block_ptr
     batch = len(weight)
-    is_storing = splits.shape[1] > 0
+    stores_splits = splits.shape[1] > 0
     # (max_trie_nodes,) weight of the path to each trie node of a source, times the sharpness.
     path_weight = np.zeros(demands.max_trie_nodes, dtype=np.float32)
     # (max_trie_nodes, 2) load and elasticity of each node.
@@ -138,26 +138,27 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
             offset = 0
             path = scan.path_ptr[source]
             for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
-                largest = np.float32(0)
+                largest_exponent = np.float32(0)
                 num_paths = scan.path_count[d]
                 scaled_value = sharpness * value[d]
                 # Two paths, the common case: a loop of unknown length costs more than its body.
                 if num_paths == 2:
                     first_term = scaled_value - path_weight[scan.end_node[path]]
                     second_term = scaled_value - path_weight[scan.end_node[path + 1]]
-                    largest = max(largest, max(first_term, second_term))
-                    share[offset + 1] = first_term - largest
-                    share[offset + 2] = second_term - largest
+                    largest_exponent = max(largest_exponent, max(first_term, second_term))
+                    share[offset + 1] = first_term - largest_exponent
+                    share[offset + 2] = second_term - largest_exponent
                 else:
                     for k in range(num_paths):
                         first_term = scaled_value - path_weight[scan.end_node[path + k]]
                         share[offset + 1 + k] = first_term
-                        largest = max(largest, first_term)
+                        largest_exponent = max(largest_exponent, first_term)
                     for k in range(num_paths):
-                        share[offset + 1 + k] -= largest
-                share[offset] = -largest
+                        share[offset + 1 + k] -= largest_exponent
+                share[offset] = -largest_exponent
                 offset += num_paths + 1
                 path += num_paths
+            # Unnormalised shares: the exponentials of these exponents.
             exponentials(share, bits, offset)
             # Normalise the shares; set load and elasticity of the paths' end nodes.
             block_sums = sums[block, b]
@@ -167,7 +168,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
             for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 rate = demand[b, d]
                 num_paths = scan.path_count[d]
-                # Two paths, again without a loop.
+                # Two paths, again without a loop: unnormalised shares, then splits.
                 if num_paths == 2:
                     first_term = share[offset + 1]
                     second_term = share[offset + 2]
@@ -182,7 +183,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                     slope = sharpness * rate
                     flow[node + 1] = slope * first_term * (np.float32(1) - first_term)
                     flow[second_node + 1] = slope * second_term * (np.float32(1) - second_term)
-                    if is_storing:
+                    if stores_splits:
                         splits[b, d, 0] = first_term
                         splits[b, d, 1] = second_term
                 else:
@@ -196,7 +197,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                         node = 2 * scan.end_node[path + k]
                         flow[node] = rate * split
                         flow[node + 1] = sharpness * rate * split * (np.float32(1) - split)
-                        if is_storing:
+                        if stores_splits:
                             splits[b, d, k] = split
                 offset += num_paths + 1
                 path += num_paths

@@ -50,16 +50,16 @@ class _SegmentBackend:
     def path_sum(self, link_values: Tensor) -> Tensor:
         """Sum link values along each segment list: (B, E, F) -> (B, D, K, F)."""
         # One row of link values per matrix and feature.
-        rows = _rows(link_values)
+        rows = _flatten_features(link_values)
         # (B F, N^2 + 1) segment sums and (B F, E + 1) link values; the last entry, for none, is 0.
         segment = self._by_segment(self._passes.segment_sum(rows.numpy()), 0.0)
         link = torch.cat([rows, rows.new_zeros(len(rows), 1)], 1)
         total = segment[:, self._segment].sum(-1) + link[:, self._link].sum(-1)
-        return _batch(total, link_values)
+        return _unflatten_features(total, link_values)
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """Sum the flows of segment lists over each link: (B, D, K, F) -> (B, E, F)."""
-        rows = _rows(path_values)
+        rows = _flatten_features(path_values)
         num_segments = self._num_nodes**2
         volume = rows.new_zeros(len(rows), num_segments + 1)
         load = rows.new_zeros(len(rows), self._num_links + 1)
@@ -73,7 +73,7 @@ class _SegmentBackend:
         total = load[:, :-1] + torch.from_numpy(
             self._passes.segment_load(volume[:, :-1].reshape(shape).numpy())
         )
-        return _batch(total, path_values)
+        return _unflatten_features(total, path_values)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each list, and its link: (B, E) -> (B, D, K) each.
@@ -82,17 +82,17 @@ class _SegmentBackend:
         returned.
         """
         rows = link_values.detach().to("cpu", torch.float64)
-        largest, first = self._passes.segment_max(rows.numpy())
+        largest_value, largest_link = self._passes.segment_max(rows.numpy())
         # (B, D, K, 2 M + 1) maximum and link of each of the M + 1 segments and M adjacencies; minus
         # infinity and -1 for none.
         value = torch.cat(
             [
-                self._by_segment(largest, -torch.inf)[:, self._segment],
+                self._by_segment(largest_value, -torch.inf)[:, self._segment],
                 _with_column(rows, -torch.inf)[:, self._link],
             ],
             -1,
         )
-        segment_link = torch.from_numpy(first.astype(np.int64)).reshape(len(rows), -1)
+        segment_link = torch.from_numpy(largest_link.astype(np.int64)).reshape(len(rows), -1)
         link = torch.cat(
             [
                 _with_column(segment_link, -1)[:, self._segment],
@@ -100,12 +100,12 @@ class _SegmentBackend:
             ],
             -1,
         )
-        best, index = value.max(-1)
-        best_link = link.gather(-1, index[..., None])[..., 0]
-        exists = best > -torch.inf
+        max_value, index = value.max(-1)
+        max_link = link.gather(-1, index[..., None])[..., 0]
+        exists = max_value > -torch.inf
         return (
-            torch.where(exists, best, 0).to(link_values.dtype).to(link_values.device),
-            torch.where(exists, best_link, -1).to(link_values.device),
+            torch.where(exists, max_value, 0).to(link_values.dtype).to(link_values.device),
+            torch.where(exists, max_link, -1).to(link_values.device),
         )
 
     def _by_segment(self, values: object, default: float) -> Tensor:
@@ -121,7 +121,7 @@ def _with_column(values: Tensor, last: float) -> Tensor:
     return torch.cat([values, values.new_full((len(values), 1), last)], 1)
 
 
-def _rows(values: Tensor) -> Tensor:
+def _flatten_features(values: Tensor) -> Tensor:
     """Flatten values (B, ..., F) to (B F, ...), in float64 on the CPU."""
     return (
         values.detach()
@@ -133,7 +133,7 @@ def _rows(values: Tensor) -> Tensor:
     )
 
 
-def _batch(rows: Tensor, like: Tensor) -> Tensor:
+def _unflatten_features(rows: Tensor, like: Tensor) -> Tensor:
     """Unflatten rows (B F, ...) to (B, ..., F), with the type and device of ``like`` (B, ...,
     F).
     """
@@ -159,5 +159,6 @@ class SegmentOps(PathOps):
 
     @override
     def incidence(self, num_rows: int) -> sp.csr_array:
+        # The sums of one unit on a single link are the coefficients of that link.
         units = torch.eye(num_rows, dtype=torch.float64, device=self.device)
         return sp.csr_array(self.path_sum(units).flatten(1).cpu().numpy())

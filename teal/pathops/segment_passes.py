@@ -151,20 +151,20 @@ def _segment_max(
             max_value[row, target, order[0]] = -np.inf
             for position in range(1, dags.reached[target]):
                 # Largest, over the arcs of the node, of the arc's value and the maximum at its end.
-                largest = -np.inf
+                largest_value = -np.inf
                 largest_link = -1
                 for arc_index in range(arc_start[position], arc_start[position + 1]):
                     link = arc[arc_index]
-                    value = link_value[row, link]
-                    value_link = link
+                    arc_value = link_value[row, link]
+                    arc_link = link
                     downstream = max_value[row, target, head[link]]
-                    if downstream > value:
-                        value = downstream
-                        value_link = max_link[row, target, head[link]]
-                    if value > largest:
-                        largest = value
-                        largest_link = value_link
-                max_value[row, target, order[position]] = largest
+                    if downstream > arc_value:
+                        arc_value = downstream
+                        arc_link = max_link[row, target, head[link]]
+                    if arc_value > largest_value:
+                        largest_value = arc_value
+                        largest_link = arc_link
+                max_value[row, target, order[position]] = largest_value
                 max_link[row, target, order[position]] = largest_link
 
 
@@ -240,8 +240,8 @@ class SegmentPasses:
         A segment's sum is the mean over its paths, weighted by their traffic, and infinite without
         a path.  The axes of the result are row, destination, source.
         """
-        nodes = self.dag.topology.num_nodes
-        result = np.empty((len(link_value), nodes, nodes))
+        num_nodes = self.dag.topology.num_nodes
+        result = np.empty((len(link_value), num_nodes, num_nodes))
         with threads_for(self._operations * len(link_value)):
             _segment_sum(
                 self.dag.links.head, self.dag.dags, np.ascontiguousarray(link_value), result
@@ -253,8 +253,9 @@ class SegmentPasses:
 
         Volumes have the destination first; traffic without a path is dropped.
         """
-        nodes = self.dag.topology.num_nodes
-        load = np.zeros((min(nodes, MAX_BLOCKS), len(volume), self.dag.topology.num_links))
+        num_nodes = self.dag.topology.num_nodes
+        # Loads by block of destinations, which are added up in a fixed order.
+        load = np.zeros((min(num_nodes, MAX_BLOCKS), len(volume), self.dag.topology.num_links))
         with threads_for(self._operations * len(volume)):
             _segment_load(self.dag.links.head, self.dag.dags, np.ascontiguousarray(volume), load)
         return np.asarray(load.sum(0))
@@ -266,8 +267,8 @@ class SegmentPasses:
         destination are equal, the value is minus infinity; without a path it is infinite; the link
         is then -1.
         """
-        nodes = self.dag.topology.num_nodes
-        max_value = np.empty((len(link_value), nodes, nodes))
+        num_nodes = self.dag.topology.num_nodes
+        max_value = np.empty((len(link_value), num_nodes, num_nodes))
         max_link = np.empty(max_value.shape, dtype=np.int32)
         with threads_for(self._operations * len(link_value)):
             _segment_max(

@@ -386,17 +386,19 @@ def latency_metrics(problem: Problem, splits: Tensor) -> LatencyMetrics:
     latency = torch.as_tensor(problem.topology.latency, device=flow.device)[None]
     path_latency = problem.ops.path_sum(latency)[0].expand_as(flow)
     # (D, 1) latency of the fastest live path.
-    fastest = torch.where(problem.path_mask[0], path_latency, torch.inf).amin(-1, keepdim=True)
-    # (1, D, K) paths that carry a non-negligible part of their demand's flow.
+    min_latency = torch.where(problem.path_mask[0], path_latency, torch.inf).amin(-1, keepdim=True)
+    # (D, K) paths that carry a non-negligible part of their demand's flow.
     is_used = flow > _MIN_PATH_SHARE * flow.sum(-1, keepdim=True)
     if not bool(is_used.any()):
         return LatencyMetrics(float("nan"), float("nan"), float("nan"))
     # Percentile by volume, along the cumulative flow in order of latency.
     sorted_latency, order = path_latency[is_used].sort()
-    volume = flow[is_used][order].cumsum(0)
+    cumulative_volume = flow[is_used][order].cumsum(0)
     # 1 - 1e-12: rounding must not move the percentile beyond the last path.
-    tail_index = int(torch.searchsorted(volume, _TAIL_QUANTILE * volume[-1] * (1 - 1e-12)))
-    mean = float((path_latency * flow)[is_used].sum() / volume[-1])
+    tail_index = int(
+        torch.searchsorted(cumulative_volume, _TAIL_QUANTILE * cumulative_volume[-1] * (1 - 1e-12))
+    )
+    mean = float((path_latency * flow)[is_used].sum() / cumulative_volume[-1])
     return LatencyMetrics(
-        mean, float(sorted_latency[tail_index]), float((path_latency / fastest)[is_used].max())
+        mean, float(sorted_latency[tail_index]), float((path_latency / min_latency)[is_used].max())
     )

@@ -121,24 +121,24 @@ def _max_value(values: Tensor) -> Tensor | float:
     return torch.cat([values, values.new_zeros(1)]).amax().to(torch.float64)
 
 
-def _best_bound(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
+def _best_bound(problem: Problem, prices: Tensor, price_multiples: Tensor) -> Tensor:
     """Return the best bound (B,) over several multiples of the prices.
 
     Args:
         problem: B matrices.
         prices: (B, E) dual price of each link, value per Gbit/s.
-        scales: (M,) multiples.
+        price_multiples: (M,) multiples.
     """
     program = problem.to(torch.float64).rewritten.program
     prices = usable_prices(problem, prices)
     if program.limit.shape[1] == prices.shape[1]:
-        return from_score(problem, program.bounds_along(prices, scales).amin(0), prices)
+        return from_score(problem, program.bounds_along(prices, price_multiples).amin(0), prices)
     # Prices of added rows are optimised for the prices themselves, scaled with them, and optimised
     # again for the best multiple.
     all_prices = program.with_added_prices(prices)
-    bounds = program.bounds_along(all_prices, scales)
-    if len(scales) > 1:
-        best_scale = scales.to(all_prices)[bounds.argmin(0)][:, None]
+    bounds = program.bounds_along(all_prices, price_multiples)
+    if len(price_multiples) > 1:
+        best_scale = price_multiples.to(all_prices)[bounds.argmin(0)][:, None]
         bounds = torch.cat(
             [bounds, program.bound(program.with_added_prices(best_scale * prices))[None]]
         )
@@ -196,16 +196,16 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     topology = problem.topology
     sources, source_index = np.unique(paths.pairs[:, 0], return_inverse=True)
     # Sort the demands by source, to run Dijkstra's algorithm for a chunk of sources at a time.
-    order = np.argsort(source_index, kind="stable")
-    source_index = source_index[order]
-    targets = paths.pairs[order, 1]
+    demands_by_source = np.argsort(source_index, kind="stable")
+    source_index = source_index[demands_by_source]
+    targets = paths.pairs[demands_by_source, 1]
     link_weight = weight.cpu().numpy()
     # (D,) length of each demand's shortest path.
-    distances = np.empty(len(order))
+    path_length = np.empty(len(demands_by_source))
     for first in range(0, len(sources), _MAX_SOURCES_PER_CHUNK):
         # Demands of these sources.
-        chunk = slice(*np.searchsorted(source_index, [first, first + _MAX_SOURCES_PER_CHUNK]))
-        distance, _ = shortest_trees(
+        chunk_slice = slice(*np.searchsorted(source_index, [first, first + _MAX_SOURCES_PER_CHUNK]))
+        tree_distance, _ = shortest_trees(
             topology.num_nodes,
             topology.link_source,
             topology.link_target,
@@ -213,8 +213,10 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
             sources[first : first + _MAX_SOURCES_PER_CHUNK],
             topology.no_transit,
         )
-        distances[order[chunk]] = distance[source_index[chunk] - first, targets[chunk]]
-    min_cost = torch.from_numpy(distances).to(demand)
+        path_length[demands_by_source[chunk_slice]] = tree_distance[
+            source_index[chunk_slice] - first, targets[chunk_slice]
+        ]
+    min_cost = torch.from_numpy(path_length).to(demand)
     if problem.utility is not None and bool(
         (min_cost.isfinite() & (demand > 0) & ~problem.routable[0]).any()
     ):

@@ -201,15 +201,15 @@ class ChurnLimit(Condition):
             return scaled_splits, self.moved(program, scaled_splits)
 
         # Bisection of the price (B,) between 0 and 2, since slopes are at most 1.
-        low = torch.zeros_like(budget)
-        high = torch.full_like(budget, 2.0)
+        price_low = torch.zeros_like(budget)
+        price_high = torch.full_like(budget, 2.0)
         for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            fits = splits_at_price(middle)[1] <= budget
-            low = torch.where(fits, middle, low)
-            high = torch.where(fits, high, middle)
-        splits_low, moved_low = splits_at_price(low)
-        splits_high, moved_high = splits_at_price(high)
+            price_middle = (price_low + price_high) / 2
+            meets_budget = splits_at_price(price_middle)[1] <= budget
+            price_low = torch.where(meets_budget, price_middle, price_low)
+            price_high = torch.where(meets_budget, price_high, price_middle)
+        splits_low, moved_low = splits_at_price(price_low)
+        splits_high, moved_high = splits_at_price(price_high)
         # Interpolate between the two sides of the bisection.
         weight_high = (
             (budget - moved_low) / (moved_high - moved_low).clamp(min=_MIN_DIVISOR)
@@ -228,14 +228,20 @@ class ChurnLimit(Condition):
     def for_batch(self, batch: int) -> ChurnLimit:
         if bool((self.previous != self.previous[:1]).any()):
             raise InputError.invalid(
-                "with_demand", "churn", "the installed splits of the limit differ between matrices"
+                "with_demand",
+                "churn",
+                "the installed splits of the limit differ between matrices",
+                "create a problem for each matrix",
             )
         return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
 
     @override
     def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
         raise InputError.invalid(
-            "with_paths", "churn", "the installed splits of the limit are over the old paths"
+            "with_paths",
+            "churn",
+            "the installed splits of the limit are over the old paths",
+            "add the limit after the change of paths",
         )
 
 

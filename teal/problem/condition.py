@@ -233,7 +233,7 @@ class Condition:
         return self
 
 
-def together(
+def with_condition(
     objective: Objective, conditions: Sequence[Condition], new: Condition
 ) -> tuple[Condition, ...]:
     """Add a condition to others; return all in the order in which they rewrite a program, those
@@ -248,6 +248,7 @@ def together(
         InputError: incompatible conditions or objective, a repeated name, or two conditions that
             change columns.
     """
+    # Each condition must support the objective and the conditions beside it.
     for condition, other_conditions in (
         (new, conditions),
         *((condition, (new,)) for condition in conditions),
@@ -255,6 +256,7 @@ def together(
         if expected := condition.unmet_requirement(objective, other_conditions):
             actual = ", ".join((objective.name, *(each.name for each in other_conditions)))
             raise InputError(condition.name, "problem", expected, actual)
+    # Violations are reported by name, so that names must differ.
     if new.name in (*VALIDATOR_RULES, *(condition.name for condition in conditions)):
         raise InputError.invalid(
             new.name,

@@ -192,21 +192,24 @@ class Concave(ByBestColumn):
         price = (self.value[:, None].to(profit) - profit).clamp(min=0)
         # Sort live columns by price.
         price, order = torch.where(live, price, torch.inf).sort(-1)
-        available = torch.where(price.isfinite(), self.max_share.to(profit).gather(-1, order), 0)
+        column_limit = torch.where(price.isfinite(), self.max_share.to(profit).gather(-1, order), 0)
         price = torch.where(price.isfinite(), price, 0)
         # Best share, and the cost of the columns that carry it.
-        filled = available.cumsum(-1)
+        cumulative_limit = column_limit.cumsum(-1)
         unit_value = self.unit_value.to(profit)[..., None]
-        best_alone = self.curve.best_share(price / unit_value.clamp(min=_MIN_DIVISOR))
-        share = torch.where(available > 0, torch.minimum(filled.clamp(max=1), best_alone), 0).amax(
-            -1, keepdim=True
-        )
-        share = share.clamp(min=torch.finfo(share.dtype).tiny)
-        cost = (price * torch.minimum(available, (share - filled + available).clamp(min=0))).sum(
-            -1, keepdim=True
-        )
-        best = unit_value * (self.curve.utility(share) + 1) - cost
-        return torch.where(unit_value > 0, best, 0)[..., 0]
+        share_at_price = self.curve.best_share(price / unit_value.clamp(min=_MIN_DIVISOR))
+        total_share = torch.where(
+            column_limit > 0, torch.minimum(cumulative_limit.clamp(max=1), share_at_price), 0
+        ).amax(-1, keepdim=True)
+        total_share = total_share.clamp(min=torch.finfo(total_share.dtype).tiny)
+        cost = (
+            price
+            * torch.minimum(
+                column_limit, (total_share - cumulative_limit + column_limit).clamp(min=0)
+            )
+        ).sum(-1, keepdim=True)
+        best_value = unit_value * (self.curve.utility(total_share) + 1) - cost
+        return torch.where(unit_value > 0, best_value, 0)[..., 0]
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
         """Return the proximal step of the shares (B, D, J) under the utility.
@@ -248,16 +251,21 @@ def project_concave(point: Tensor, live: Tensor, utility_weight: Tensor, alpha: 
         alpha: exponent of u.
     """
     # Prefix sums of the sorted entries.
-    ordered = torch.where(live, point, -torch.inf).sort(-1, descending=True).values
+    sorted_point = torch.where(live, point, -torch.inf).sort(-1, descending=True).values
     num_entries = torch.arange(1, point.shape[-1] + 1, device=point.device).to(point)
     # -inf beyond the live entries.
-    sums = ordered.cumsum(-1)
-    exists = ordered.isfinite()
+    prefix_sums = sorted_point.cumsum(-1)
+    exists = sorted_point.isfinite()
     # (B, D, K) shift t of each prefix; the largest is the correct one.
-    total = _solve_total_share(torch.where(exists, sums, 0), num_entries * utility_weight, alpha)
-    shift = -utility_weight * total.clamp(min=torch.finfo(point.dtype).tiny) ** -alpha
+    prefix_total = _solve_total_share(
+        torch.where(exists, prefix_sums, 0), num_entries * utility_weight, alpha
+    )
+    shift = -utility_weight * prefix_total.clamp(min=torch.finfo(point.dtype).tiny) ** -alpha
     shift = torch.where(exists, shift, -torch.inf).amax(-1, keepdim=True)
-    full_shift = torch.where(exists, (sums - 1) / num_entries, -torch.inf).amax(-1, keepdim=True)
+    # Shift of the projection onto the simplex, at which the sum is 1.
+    full_shift = torch.where(exists, (prefix_sums - 1) / num_entries, -torch.inf).amax(
+        -1, keepdim=True
+    )
     shift = torch.maximum(shift, full_shift)
     projected = torch.where(live, (point - shift).clamp(min=0), 0)
     return torch.where(
@@ -287,20 +295,24 @@ def project_concave_box(
     def shares_at(t: Tensor) -> Tensor:
         return torch.minimum((point - slope * t).clamp(min=0), max_share)
 
-    def pull(total: Tensor) -> Tensor:
+    def marginal_utility(total: Tensor) -> Tensor:
         return utility_weight * total.clamp(min=tiny) ** -alpha
 
-    high = (point / slope).amax(-1, keepdim=True)
+    # Above this shift w = 0.
+    shift_high = (point / slope).amax(-1, keepdim=True)
     # Below this shift w = max_share.
-    low = ((point - max_share) / slope).amin(-1, keepdim=True)
-    low = low.clamp(min=torch.finfo(point.dtype).min / 4)
-    high = torch.maximum(high, low)
+    shift_low = ((point - max_share) / slope).amin(-1, keepdim=True)
+    # Finite, so that the middle of the interval does not overflow.
+    shift_low = shift_low.clamp(min=torch.finfo(point.dtype).min / 4)
+    shift_high = torch.maximum(shift_high, shift_low)
     for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        is_above = middle + pull(shares_at(middle).sum(-1, keepdim=True)) > 0
-        low = torch.where(is_above, low, middle)
-        high = torch.where(is_above, middle, high)
-    shifted = torch.where(utility_weight > 0, point - slope * low, point)
+        shift_middle = (shift_low + shift_high) / 2
+        is_above = (
+            shift_middle + marginal_utility(shares_at(shift_middle).sum(-1, keepdim=True)) > 0
+        )
+        shift_low = torch.where(is_above, shift_low, shift_middle)
+        shift_high = torch.where(is_above, shift_middle, shift_high)
+    shifted = torch.where(utility_weight > 0, point - slope * shift_low, point)
     return project_box(shifted, max_share, slope)
 
 
@@ -328,16 +340,16 @@ def _solve_total_share(offset: Tensor, utility_weight: Tensor, alpha: float) -> 
     # Start below the root.  root_at_zero is the root for Y = 0, so for Y >= 0 it and Y are lower
     # bounds.  For Y < 0 the root z is below root_at_zero, hence z = (a / (z - Y))^(1 / alpha)
     # >= (a / (root_at_zero - Y))^(1 / alpha).
-    lower_root = utility_weight.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
-    lower_bound = (utility_weight / (lower_root - offset).clamp(min=_MIN_DIVISOR)).clamp(
+    root_at_zero = utility_weight.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
+    lower_bound = (utility_weight / (root_at_zero - offset).clamp(min=_MIN_DIVISOR)).clamp(
         min=_MIN_DIVISOR
     ) ** (1 / alpha)
     z = torch.where(
-        offset >= 0, torch.maximum(offset, lower_root), torch.minimum(lower_bound, lower_root)
+        offset >= 0, torch.maximum(offset, root_at_zero), torch.minimum(lower_bound, root_at_zero)
     ).clamp(min=_MIN_DIVISOR)
     for _ in range(_MAX_NEWTON_STEPS):
-        pull = utility_weight * z**-alpha
-        step = -(z - offset - pull) / (1 + alpha * pull / z)
+        marginal_utility = utility_weight * z**-alpha
+        step = -(z - offset - marginal_utility) / (1 + alpha * marginal_utility / z)
         z = torch.where(step.isfinite() & (step > 0), z + step, z)
         if not bool((step > _STEP_ROUNDING * torch.finfo(z.dtype).eps * z).any()):
             break

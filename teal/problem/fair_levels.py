@@ -249,14 +249,17 @@ class _MatrixFairness:
             # scale.
             prices = prices / prices.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
             # (levels, D) price of each demand's cheapest path; (levels,) value of all capacity.
-            cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
-            value = (problem.capacity * prices).sum(1)
+            path_prices = problem.cheapest_path_cost(problem.ops.path_sum(prices))
+            capacity_value = (problem.capacity * prices).sum(1)
             for level_price_value in zip(
-                level_prices.level[0, chunk].tolist(), cost, value.tolist(), strict=True
+                level_prices.level[0, chunk].tolist(),
+                path_prices,
+                capacity_value.tolist(),
+                strict=True,
             ):
                 self._add_level(*level_price_value)
 
-    def _add_level(self, level: float, prices: Tensor, value: float) -> None:
+    def _add_level(self, level: float, path_prices: Tensor, capacity_value: float) -> None:
         """Update the limits of the demands by the prices of one level.
 
         Only demands whose paths have a positive price are affected: few, since few links have
@@ -264,31 +267,31 @@ class _MatrixFairness:
 
         Args:
             level: t, rate per weight.
-            prices: (D,) price of the cheapest path of each demand.
-            value: sum over the links of capacity times price.
+            path_prices: (D,) price of the cheapest path of each demand.
+            capacity_value: sum over the links of capacity times price.
         """
-        affected = (prices > 0).nonzero()[:, 0]
-        if not len(affected):
+        priced_demands = (path_prices > 0).nonzero()[:, 0]
+        if not len(priced_demands):
             return
-        price = prices[affected]
-        rate = self._rate[affected]
-        weight = self._weight[affected]
-        demand = self._demand[affected]
-        is_open = self.is_open[affected]
-        limit = self.limit[affected]
+        price = path_prices[priced_demands]
+        rate = self._rate[priced_demands]
+        weight = self._weight[priced_demands]
+        demand = self._demand[priced_demands]
+        is_open = self.is_open[priced_demands]
+        limit = self.limit[priced_demands]
         # Largest rate of each demand alone, while the others keep their rates or its level.
-        unilateral = _unilateral_limit(price, value, rate, weight)
-        limit = torch.maximum(torch.minimum(limit, unilateral), rate)
-        is_held = is_open & (unilateral <= (1 + _HELD_TOLERANCE_ABOVE) * rate)
+        unilateral_limit = _unilateral_limit(price, capacity_value, rate, weight)
+        limit = torch.maximum(torch.minimum(limit, unilateral_limit), rate)
+        is_held = is_open & (unilateral_limit <= (1 + _HELD_TOLERANCE_ABOVE) * rate)
         # Growth of the level, and the demands that it holds: open, with a significant price, and
         # not far above the largest rate of the level.
         level_rate = level * weight
-        is_in_level = members(rate / weight, level, is_open, _LEVEL_TOLERANCE_BELOW)
-        grows = is_in_level & is_open
-        if bool(grows.any()):
-            growth = growth_from(price, value, rate, is_in_level, level_rate, demand)
+        is_in_level = has_level(rate / weight, level, is_open, _LEVEL_TOLERANCE_BELOW)
+        may_grow = is_in_level & is_open
+        if bool(may_grow.any()):
+            growth = growth_from(price, capacity_value, rate, is_in_level, level_rate, demand)
             max_rate = growth * level_rate
-            is_bottlenecked = grows & (price > HELD_PRICE_SHARE * price[grows].max())
+            is_bottlenecked = may_grow & (price > HELD_PRICE_SHARE * price[may_grow].max())
             is_bottlenecked = is_bottlenecked & (rate <= (1 + _HELD_TOLERANCE_ABOVE) * max_rate)
             limit = torch.where(
                 is_bottlenecked, torch.maximum(torch.minimum(limit, max_rate), rate), limit
@@ -298,22 +301,24 @@ class _MatrixFairness:
                 (
                     float(rate[is_bottlenecked].sum()),
                     LevelGrowth(
-                        level, int(is_bottlenecked.sum()), growth, affected[is_bottlenecked]
+                        level, int(is_bottlenecked.sum()), growth, priced_demands[is_bottlenecked]
                     ),
                 )
             )
         # Write the limits of the affected demands.
-        self.limit[affected] = limit
-        self.is_held[affected] |= is_held
+        self.limit[priced_demands] = limit
+        self.is_held[priced_demands] |= is_held
 
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
         """The 8 levels that hold most flow, in ascending order of the level."""
-        largest_levels = sorted(self._levels, key=lambda figures: -figures[0])[:_MAX_SHOWN_LEVELS]
+        largest_levels = sorted(self._levels, key=lambda flow_and_level: -flow_and_level[0])[
+            :_MAX_SHOWN_LEVELS
+        ]
         return tuple(sorted((level for _, level in largest_levels), key=lambda level: level.level))
 
 
-def _unilateral_limit(price: Tensor, value: float, rate: Tensor, weight: Tensor) -> Tensor:
+def _unilateral_limit(price: Tensor, capacity_value: float, rate: Tensor, weight: Tensor) -> Tensor:
     """Return the largest rate (n,) in Gbit/s of each demand alone, at least its present rate.
 
     It is (value of all capacity - cost of the other demands) / price, where each other demand keeps
@@ -321,22 +326,23 @@ def _unilateral_limit(price: Tensor, value: float, rate: Tensor, weight: Tensor)
 
     Args:
         price: (n,) price of the cheapest path of each demand, above 0.
-        value: sum over the links of capacity times price.
+        capacity_value: sum over the links of capacity times price.
         rate: (n,) present rate of each demand, Gbit/s.
         weight: (n,) weight of each demand.
     """
-    # Cost of the others, by prefix sums in order of the level rate / weight.
+    # Cost of the others, by prefix sums in the order of rate / weight: demands of lower levels keep
+    # their rates, those of higher levels fall to this level.
     level, order = (rate / weight).sort()
-    cost = (rate * price)[order]
-    weighted_cost = (weight * price)[order]
-    cost_below = cost.cumsum(0)
-    cost_above = weighted_cost.sum() - weighted_cost.cumsum(0)
-    others_cost = torch.empty_like(cost_below)
-    others_cost[order] = cost_below - cost + level * cost_above
-    return torch.maximum((value * (1 + _SUM_ROUNDING) - others_cost) / price, rate)
+    demand_cost = (rate * price)[order]
+    cost_per_level = (weight * price)[order]
+    cumulative_cost = demand_cost.cumsum(0)
+    higher_cost_per_level = cost_per_level.sum() - cost_per_level.cumsum(0)
+    others_cost = torch.empty_like(cumulative_cost)
+    others_cost[order] = cumulative_cost - demand_cost + level * higher_cost_per_level
+    return torch.maximum((capacity_value * (1 + _SUM_ROUNDING) - others_cost) / price, rate)
 
 
-def members(
+def has_level(
     level: Tensor, threshold: float, is_open: Tensor, tolerance_below: float = 0.0
 ) -> Tensor:
     """Return for each demand (D,) whether it has at least a level; a fully served demand must have
@@ -378,7 +384,7 @@ def growth_bound(
 
 def growth_from(
     min_path_price: Tensor,
-    value: float,
+    capacity_value: float,
     rate: Tensor,
     is_in_level: Tensor,
     level_rate: Tensor,
@@ -395,15 +401,16 @@ def growth_from(
 
     Args:
         min_path_price: (D,) price of the cheapest live path of each demand; 0 without one.
-        value: value of all capacity: the sum over the links of capacity times price.
+        capacity_value: value of all capacity: the sum over the links of capacity times price.
         rate: (D,) carried rate of each demand, Gbit/s.
         is_in_level: (D,) whether a demand has at least the level.
         level_rate: (D,) rate of each demand at the level: level times weight, Gbit/s.
         demand: (D,) demands, Gbit/s.
     """
-    remaining_value = value * (1 + _SUM_ROUNDING) - float(
+    remaining_value = capacity_value * (1 + _SUM_ROUNDING) - float(
         torch.where(is_in_level, 0, rate * min_path_price).sum()
     )
+    # Only demands with a price limit the growth.
     is_in_level = is_in_level & (min_path_price > 0)
     min_path_price = min_path_price[is_in_level]
     level_rate = level_rate[is_in_level]
@@ -413,11 +420,15 @@ def growth_from(
         return float((torch.minimum(theta * level_rate, demand) * min_path_price).sum())
 
     # Largest theta at which the cost fits, by bisection.
-    low = 0.0
-    high = float((demand / level_rate).max()) if len(level_rate) else 0.0
-    if cost(high) <= remaining_value:
+    theta_low = 0.0
+    theta_high = float((demand / level_rate).max()) if len(level_rate) else 0.0
+    if cost(theta_high) <= remaining_value:
         return math.inf
     for _ in range(_GROWTH_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cost(middle) <= remaining_value else (low, middle)
-    return high
+        theta_middle = (theta_low + theta_high) / 2
+        theta_low, theta_high = (
+            (theta_middle, theta_high)
+            if cost(theta_middle) <= remaining_value
+            else (theta_low, theta_middle)
+        )
+    return theta_high

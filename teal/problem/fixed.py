@@ -47,9 +47,8 @@ class FixedProgram:
     """Program in fixed memory, into which other programs of its shape are copied.
 
     Args:
-        problem: the first program, on a GPU with numba-cuda, without side conditions; its values
-        are
-            not copied.
+        problem: the first program, on a GPU with numba-cuda, without side conditions; its
+            values are not copied.
         shape: shape of the program.
         dtype: type of the tensors.
 

@@ -6,7 +6,7 @@ duality (:mod:`teal.problem.bounds`):
 - value maximisation:  optimum <= c' y + sum_d demand[d] max(0, max_k (v[d, k] - price(d, k)));
 - max_link_utilisation:  optimum >= sum_d demand[d] min_k price(d, k) / c' y.
 
-The factors of the demands depend on the prices alone.  They are computed once for each price
+The demand coefficients depend on the prices alone.  They are computed once for each price
 vector, over all candidate paths, those over failed links included: an extreme value over more paths
 bounds the optimum, too, though less tightly where a cheap path has failed.  For B matrices and M
 price vectors the bounds are then two matrix products, and the tightest one counts.  Measured
@@ -26,7 +26,7 @@ from teal.problem.sets import AtMostOne, ExactlyOne
 
 # Default largest number of price vectors.
 _SIZE = 64
-# Largest number of stored prices and demand factors; large networks have fewer vectors.
+# Largest number of stored prices and demand coefficients; large networks have fewer vectors.
 _MAX_ENTRIES = 8_000_000
 _MIN_SIZE = 4
 # Prices of paths that are in memory at once.
@@ -39,7 +39,7 @@ class PriceLibrary:
     """Dual prices of earlier matrices of one network, objective and path set.
 
     A full library drops the vector that has not been the tightest one for the longest time.  If
-    paths or values change, the factors of the demands are computed again.  Use an object from one
+    paths or values change, the demand coefficients are computed again.  Use an object from one
     thread at a time.
 
     Args:
@@ -92,7 +92,7 @@ class PriceLibrary:
         Raises:
             ValueError: the problem has another number of links than the price vectors.
         """
-        score, _ = self._best(problem)
+        score, _ = self._best_vectors(problem)
         return from_score(problem, score)
 
     def prices(self, problem: Problem) -> Tensor | None:
@@ -107,7 +107,7 @@ class PriceLibrary:
         """
         if not len(self):
             return None
-        _, best = self._best(problem)
+        _, best = self._best_vectors(problem)
         return self._prices[best]
 
     def add(self, problem: Problem, prices: Tensor, bound: Tensor | None = None) -> int:
@@ -130,22 +130,24 @@ class PriceLibrary:
         rows = torch.nonzero(self._is_tighter(problem, own_bound))[:, 0]
         if not len(rows):
             return 0
-        part = problem.rows(rows.to(problem.demand.device))
-        vectors = usable_prices(part, prices[rows.to(prices.device)], max_ratio=1.0).cpu()
-        factors = self._demand_coefficients(problem, vectors)
+        tighter_rows = problem.rows(rows.to(problem.demand.device))
+        price_vectors = usable_prices(
+            tighter_rows, prices[rows.to(prices.device)], max_ratio=1.0
+        ).cpu()
+        coefficients = self._demand_coefficients(problem, price_vectors)
         # The library bounds a row less tightly than its prices do where paths have failed.
-        scores = self._scores(part, vectors, factors).diagonal()
-        own_bound = from_score(part, scores)
+        scores = self._scores(tighter_rows, price_vectors, coefficients).diagonal()
+        own_bound = from_score(tighter_rows, scores)
         num_added = 0
         is_candidate = torch.ones(len(rows), dtype=torch.bool)
         for _ in range(len(rows)):
             # The largest gain first: its vector may serve other matrices, too.
-            is_candidate &= self._is_tighter(part, own_bound)
+            is_candidate &= self._is_tighter(tighter_rows, own_bound)
             if not bool(is_candidate.any()):
                 break
-            gain = problem.objective.rules.sense * (self.bound(part) - own_bound)
+            gain = problem.objective.rules.sense * (self.bound(tighter_rows) - own_bound)
             row = int(torch.where(is_candidate, gain, -torch.inf).argmax())
-            self._append(problem, vectors[row], factors[row])
+            self._append(problem, price_vectors[row], coefficients[row])
             is_candidate[row] = False
             num_added += 1
         return num_added
@@ -155,27 +157,31 @@ class PriceLibrary:
         gain = problem.objective.rules.sense * (self.bound(problem) - bound)
         return bound.isfinite() & (gain > _MIN_GAIN * bound.abs())
 
-    def _append(self, problem: Problem, vector: Tensor, factor: Tensor) -> None:
-        """Add a price vector (E,) with its factors (D,); a full library drops old ones."""
+    def _append(self, problem: Problem, vector: Tensor, coefficient: Tensor) -> None:
+        """Add a price vector (E,) with its demand coefficients (D,); a full library drops old
+        ones.
+        """
         self._num_uses += 1
-        use = torch.tensor([self._num_uses])
+        use_time = torch.tensor([self._num_uses])
         if not len(self):
             self._prices = vector[None].clone()
-            self._demand_coefficient = factor[None].clone()
-            self._last_use = use
+            self._demand_coefficient = coefficient[None].clone()
+            self._last_use = use_time
             return
         num_kept = min(len(self), self._capacity(problem) - 1)
-        keep = self._last_use.argsort(descending=True)[:num_kept].sort().values
-        self._prices = torch.cat([self._prices[keep], vector[None]])
-        self._demand_coefficient = torch.cat([self._demand_coefficient[keep], factor[None]])
-        self._last_use = torch.cat([self._last_use[keep], use])
+        kept_vectors = self._last_use.argsort(descending=True)[:num_kept].sort().values
+        self._prices = torch.cat([self._prices[kept_vectors], vector[None]])
+        self._demand_coefficient = torch.cat(
+            [self._demand_coefficient[kept_vectors], coefficient[None]]
+        )
+        self._last_use = torch.cat([self._last_use[kept_vectors], use_time])
 
     def _capacity(self, problem: Problem) -> int:
         """Return the largest number of vectors for networks of this size."""
         entries = max(1, sum(problem.demand.shape[1:]) + problem.capacity.shape[1])
         return min(self._max_vectors, max(_MIN_SIZE, _MAX_ENTRIES // entries))
 
-    def _best(self, problem: Problem) -> tuple[Tensor, Tensor]:
+    def _best_vectors(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the smallest score (B,) of all vectors, and the index (B,) of its vector.
 
         Args:
@@ -186,20 +192,20 @@ class PriceLibrary:
             return torch.full((batch,), torch.inf, dtype=torch.float64), torch.zeros(0).long()
         if self._prices.shape[1] != problem.capacity.shape[1]:
             raise ValueError("the price vectors are those of another network")
-        self._update_factors(problem)
+        self._update_coefficients(problem)
         best_score, best = self._scores(problem, self._prices, self._demand_coefficient).min(1)
         # Vectors that were the tightest ones are used last.
         self._num_uses += 1
         self._last_use[best.unique()] = self._num_uses
         return best_score, best
 
-    def _scores(self, problem: Problem, vectors: Tensor, factors: Tensor) -> Tensor:
+    def _scores(self, problem: Problem, vectors: Tensor, coefficients: Tensor) -> Tensor:
         """Return the score (B, M) of each matrix by each price vector; infinite if it is no number.
 
         Args:
             problem: B matrices.
             vectors: (M, E) prices.
-            factors: (M, D) factors of the demands.
+            coefficients: (M, D) coefficient of each demand in the bound of each price vector.
         """
         price_set = problem.price_set
         # Demands without a live path count for no bound.
@@ -212,12 +218,12 @@ class PriceLibrary:
             capacity = torch.minimum(capacity, demand.sum(1, keepdim=True))
         # (B, M) sums over links, and over demands.
         row_value = capacity @ vectors.T
-        demand_value = demand @ factors.T
+        demand_value = demand @ coefficients.T
         score = price_set.support(row_value) + price_set.scale(row_value) * demand_value
         return torch.nan_to_num(score, nan=torch.inf, neginf=torch.inf)
 
-    def _update_factors(self, problem: Problem) -> None:
-        """Compute the factors of the demands again if the paths or their values have changed."""
+    def _update_coefficients(self, problem: Problem) -> None:
+        """Compute the demand coefficients again if the paths or their values have changed."""
         value = problem.path_value
         is_same_kind = (
             problem.paths is self._paths and problem.demand_set.carries_all == self._carries_all
@@ -230,7 +236,7 @@ class PriceLibrary:
         self._demand_coefficient = self._demand_coefficients(problem, self._prices)
 
     def _demand_coefficients(self, problem: Problem, vectors: Tensor) -> Tensor:
-        """Return the factor (M, D) of each demand in the score of each price vector.
+        """Return the coefficient (M, D) of each demand in the score of each price vector.
 
         Args:
             problem: problem with paths and values.
@@ -241,12 +247,12 @@ class PriceLibrary:
         self._carries_all = problem.demand_set.carries_all
         mask = problem.ops.mask
         value = problem.to(torch.float64).path_value
-        factors = []
+        coefficients = []
         for chunk in vectors.split(max(1, _MAX_PATH_PRICES // max(1, mask.numel()))):
             price = problem.ops.path_sum(chunk.to(problem.capacity.device))
             # The profit of the best path; a demand without paths has none.
             profit = -price if problem.price_set.on_simplex else value - price
             best = torch.where(mask, profit, -torch.inf).amax(-1)
             best = torch.where(mask.any(-1), best, 0.0)
-            factors.append(problem.demand_set.support_of_best(best).cpu())
-        return torch.cat(factors)
+            coefficients.append(problem.demand_set.support_of_best(best).cpu())
+        return torch.cat(coefficients)

@@ -295,8 +295,10 @@ def bound_of_class(
         guaranteed_flow: (B, at least C - 1) flow of each higher class, Gbit/s.
     """
     bound = _class_terms(capacity_value, demand, min_path_price, guaranteed_flow)
-    trivial = demand[-1].sum(1)
-    return torch.where(bound.isfinite(), torch.minimum(bound, trivial), trivial).clamp(min=0)
+    trivial_bound = demand[-1].sum(1)
+    return torch.where(bound.isfinite(), torch.minimum(bound, trivial_bound), trivial_bound).clamp(
+        min=0
+    )
 
 
 def _class_terms(
@@ -383,6 +385,7 @@ def _most_expensive_cost(demand: Tensor, price: Tensor, volume: float) -> Tensor
         if float(demand[is_candidate].sum()) >= volume:
             break
     else:
+        # The demands above the last threshold lack the volume: take all demands.
         is_candidate = torch.ones_like(price, dtype=torch.bool)
     sorted_price, order = price[is_candidate].sort(descending=True)
     sorted_demand = demand[is_candidate][order]

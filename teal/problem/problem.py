@@ -31,7 +31,7 @@ from teal.network.subset import first_demands
 from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
 from teal.problem.churn import ChurnLimit
-from teal.problem.condition import Condition, Rewritten, together
+from teal.problem.condition import Condition, Rewritten, with_condition
 from teal.problem.curves import Concave, Curve
 from teal.problem.program import Program, live_columns
 from teal.problem.protection import Protection
@@ -107,6 +107,7 @@ def arrays(
             raise InputError.invalid(
                 "priority", "classes", "the demands have no classes", "use priority_problem"
             )
+        # A class has CLASS_RATIO times the weight of the next lower one.
         weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
     # Classes and paths must belong to the demands and the network.
     if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
@@ -510,6 +511,7 @@ class Problem:
         )
         if demand is self.demand and bool((capacity == self.capacity).all()):
             return None
+        # Steps end at shares of the limited demand.
         steps = self.steps and self.steps.of_part(demand / self.demand)
         usable = dataclasses.replace(self, demand=demand, capacity=capacity, steps=steps)
         # A second limit would change nothing.
@@ -600,7 +602,10 @@ class Problem:
         """
         if self.steps is not None and self.functions is None:
             raise InputError.invalid(
-                "with_demand", "steps", "the value steps of the problem are shares of its demands"
+                "with_demand",
+                "steps",
+                "the value steps of the problem are shares of its demands",
+                "create a problem with the other demands",
             )
         conditions = tuple(condition.for_batch(len(demand)) for condition in self.conditions)
         capacity = self.capacity[:1].expand(len(demand), -1)
@@ -695,7 +700,7 @@ class Problem:
                 condition.name, "steps", "the condition does not support value steps of demands"
             )
         return dataclasses.replace(
-            self, conditions=together(self.objective, self.conditions, condition)
+            self, conditions=with_condition(self.objective, self.conditions, condition)
         )
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:

@@ -60,7 +60,9 @@ def minimise_convex(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tenso
     )
 
 
-def _tangent(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+def _value_and_gradient(
+    function: Callable[[Tensor], Tensor], point: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the value (B,) and the gradient (B, n) of functions at points (B, n)."""
     with torch.enable_grad():
         variable = point.detach().clone().requires_grad_()
@@ -69,26 +71,26 @@ def _tangent(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tenso
     return value.detach(), slope
 
 
-def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
+def _minimise_on_segment(function: Callable[[Tensor], Tensor], high_guess: Tensor) -> Tensor:
     """Minimise B convex functions of one variable by cutting planes, all rows together.
 
     The next point is the intersection of the tangents on both sides of the minimum.
 
     Args:
         function: maps points (B, 1) to values (B,).
-        ends: (B, 1) guess of an upper bound on the minimisers.
+        high_guess: (B, 1) guess of an upper bound on the minimisers.
 
     Returns:
         (B, 1) near-minimisers.
     """
 
     def tangent(point: Tensor) -> tuple[Tensor, Tensor]:
-        value, slope = _tangent(function, point[:, None])
+        value, slope = _value_and_gradient(function, point[:, None])
         return value, slope[:, 0]
 
     # Extend the interval until the slope at its end is not negative.
-    low = torch.zeros_like(ends[:, 0])
-    high = ends[:, 0].clone()
+    low = torch.zeros_like(high_guess[:, 0])
+    high = high_guess[:, 0].clone()
     value_low, slope_low = tangent(low)
     value_high, slope_high = tangent(high)
     for _ in range(_MAX_BRACKET_STEPS):
@@ -124,14 +126,14 @@ def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> 
         best_value = torch.where(is_better, value, best_value)
         best_point = torch.where(is_better, next_point, best_point)
         # Replace the end of the interval on the side of the new point.
-        is_right = is_running & (slope >= 0)
-        is_left = is_running & (slope < 0)
+        replaces_high = is_running & (slope >= 0)
+        replaces_low = is_running & (slope < 0)
         high, value_high, slope_high = (
-            torch.where(is_right, new, old)
+            torch.where(replaces_high, new, old)
             for new, old in ((next_point, high), (value, value_high), (slope, slope_high))
         )
         low, value_low, slope_low = (
-            torch.where(is_left, new, old)
+            torch.where(replaces_low, new, old)
             for new, old in ((next_point, low), (value, value_low), (slope, slope_low))
         )
     return best_point[:, None]
@@ -149,6 +151,7 @@ def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tens
     Returns:
         (B, n) near-minimisers.
     """
+    # A box that contains the minimisers even if the guess is too small.
     ends = ends * _BRACKET_GROWTH**2
     best_value = torch.full_like(ends[:, 0], torch.inf)
     best_point = torch.zeros_like(ends)
@@ -156,7 +159,7 @@ def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tens
     tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]
     point = torch.zeros_like(ends)
     for _ in range(_MAX_TANGENTS):
-        value, slope = _tangent(function, point)
+        value, slope = _value_and_gradient(function, point)
         is_better = value < best_value
         best_value = torch.where(is_better, value, best_value)
         best_point = torch.where(is_better[:, None], point, best_point)
@@ -191,14 +194,14 @@ def _minimise_tangents(
     slopes = np.stack([slope for slope, _ in tangents])
     offsets = np.array([offset for _, offset in tangents])
     scale = float(np.abs(offsets).max()) or 1.0
-    rows = np.hstack([slopes * ends / scale, -np.ones((len(tangents), 1))])
+    tangent_rows = np.hstack([slopes * ends / scale, -np.ones((len(tangents), 1))])
     # LP in x / ends and the maximum t, both scaled: min t s.t. slope' x + offset <= t.
     cost = np.append(np.zeros(len(ends)), [1.0])
     lower = np.zeros(len(ends) + 1)
     upper = np.ones(len(ends) + 1)
     lower[-1] = -np.inf
     upper[-1] = np.inf
-    solution = solve_lp(cost, (rows, -offsets / scale), low=lower, high=upper)
+    solution = solve_lp(cost, (tangent_rows, -offsets / scale), low=lower, high=upper)
     if solution.x is None or not solution.is_solved:
         return -np.inf, ends / 2
     return solution.value * scale, solution.x[:-1] * ends
@@ -270,11 +273,13 @@ class Program:
         Args:
             load: (B, R) Gbit/s.
         """
-        closed = self.limit <= 0
+        is_closed = self.limit <= 0
         # Divide by the limit instead of multiplying by an inverse, which is clamped for tiny
         # limits.
-        scale = torch.where(closed, self.limit.amax(1, keepdim=True).clamp(min=1e-30), self.limit)
-        return torch.where(load > 0, (load - torch.where(closed, 0, self.limit)) / scale, 0)
+        scale = torch.where(
+            is_closed, self.limit.amax(1, keepdim=True).clamp(min=1e-30), self.limit
+        )
+        return torch.where(load > 0, (load - torch.where(is_closed, 0, self.limit)) / scale, 0)
 
     def bound(self, prices: Tensor) -> Tensor:
         """Return the Lagrangian dual bound (B,) on the maximum; infinite where it is not finite.
@@ -307,20 +312,22 @@ class Program:
                 ]
             )
         # (B, D) price of the cheapest live column, which is the best one at every multiple.
-        cheapest = torch.where(self.live, column_price, torch.inf).amin(-1)
-        has_column = cheapest.isfinite()
+        cheapest_price = torch.where(self.live, column_price, torch.inf).amin(-1)
+        has_column = cheapest_price.isfinite()
         value = self.value[:, 0]
 
         # (m, B) bounds of multiples (m, 1): support of the rows, and demand times best profit.
         def bound_at(multiple: Tensor) -> Tensor:
             values = multiple * row_value
-            factor = self.price_set.scale(values) * multiple
-            profit = torch.where(has_column, value - factor[..., None] * cheapest, 0)
+            price_factor = self.price_set.scale(values) * multiple
+            profit = torch.where(has_column, value - price_factor[..., None] * cheapest_price, 0)
             demand_part = (self.demand * self.demand_set.support_of_best(profit)).sum(-1)
             return _finite_bound(self.price_set.support(values) + demand_part)
 
-        block = max(1, _MAX_BOUND_ENTRIES // max(1, cheapest.numel()))
-        return torch.cat([bound_at(chunk[:, None]) for chunk in multiples.to(prices).split(block)])
+        multiples_per_chunk = max(1, _MAX_BOUND_ENTRIES // max(1, cheapest_price.numel()))
+        return torch.cat(
+            [bound_at(chunk[:, None]) for chunk in multiples.to(prices).split(multiples_per_chunk)]
+        )
 
     def _bound_at(self, row_value: Tensor, column_price: Tensor) -> Tensor:
         """Return the dual bound (B,) from sums of prices.
@@ -355,9 +362,9 @@ class Program:
         # The bound is a function of row values and column prices, which are linear in the prices.
         row_value = (self.limit * all_prices).sum(1)
         column_price = self.columns.path_sum(all_prices)
-        units = torch.eye(num_rows, dtype=prices.dtype, device=prices.device)[num_links:]
+        unit_prices = torch.eye(num_rows, dtype=prices.dtype, device=prices.device)[num_links:]
         # (added rows, D, J) coefficient of a Gbit/s on each column in each added row.
-        coefficients = self.columns.path_sum(units)
+        coefficients = self.columns.path_sum(unit_prices)
         max_value = (
             self.value.amax().clamp(min=0) if self.value.numel() else self.value.new_zeros(())
         )
@@ -372,8 +379,10 @@ class Program:
             )
 
         # Upper ends of the search: prices at which no column on the row is profitable.
-        ends = torch.where(min_coefficient.isfinite(), max_value / min_coefficient, 0)
-        all_prices[:, num_links:] = minimise_convex(bound_at, ends.expand(len(prices), -1))
+        max_added_prices = torch.where(min_coefficient.isfinite(), max_value / min_coefficient, 0)
+        all_prices[:, num_links:] = minimise_convex(
+            bound_at, max_added_prices.expand(len(prices), -1)
+        )
         return all_prices
 
     def with_row(self, coefficient: Tensor, limit: Tensor) -> Program:
@@ -400,10 +409,10 @@ def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None 
         may_be_closed: whether a limit may be 0; None to read the limits.
     """
     exists = columns.mask.expand(len(limit), -1, -1)
-    closed = limit <= 0
-    if not (bool(closed.any()) if may_be_closed is None else may_be_closed):
+    is_closed = limit <= 0
+    if not (bool(is_closed.any()) if may_be_closed is None else may_be_closed):
         return exists
-    return exists & (columns.path_max(closed.to(limit.dtype))[0] == 0)
+    return exists & (columns.path_max(is_closed.to(limit.dtype))[0] == 0)
 
 
 def _finite_bound(bound: Tensor) -> Tensor:

@@ -228,13 +228,15 @@ class Protection(Condition):
             program: program over paths, in float64.
             splits: (B, D, K) guaranteed share of each demand on each path.
         """
-        live = torch.where(program.live, splits, 0)
-        surviving = self.surviving_fraction(live)
+        live_splits = torch.where(program.live, splits, 0)
+        surviving_share = self.surviving_fraction(live_splits)
         # (B, D) demands with traffic but without a surviving path under some group.
-        is_unprotected = surviving <= torch.where(
-            live.sum(-1) > 0, _MIN_SURVIVING_SHARE * live.sum(-1), -1
+        is_unprotected = surviving_share <= torch.where(
+            live_splits.sum(-1) > 0, _MIN_SURVIVING_SHARE * live_splits.sum(-1), -1
         )
-        reserved = torch.where(is_unprotected[..., None], splits, self.reserved(live, surviving))
+        reserved = torch.where(
+            is_unprotected[..., None], splits, self.reserved(live_splits, surviving_share)
+        )
         overload = program.overload(program.loads(reserved)).amax(1).clamp(min=0)
         return torch.maximum(overload, torch.where(is_unprotected, splits.sum(-1), 0).amax(1))
 
@@ -267,12 +269,12 @@ class Protection(Condition):
             splits: (B, D, K) guaranteed share of each demand on each path.
             surviving_fraction: (B, D) r of each demand; None to compute it.
         """
-        total = splits.sum(-1)
+        total_share = splits.sum(-1)
         return (
             splits
             * torch.where(
-                total > 0,
-                total
+                total_share > 0,
+                total_share
                 / (
                     self.surviving_fraction(splits)
                     if surviving_fraction is None
@@ -305,11 +307,11 @@ def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) 
         num_links: E.
         groups: link indices of each group.
     """
-    failed = torch.zeros(len(groups), num_links, dtype=torch.float64)
+    is_in_group = torch.zeros(len(groups), num_links, dtype=torch.float64)
     for index, links in enumerate(groups):
-        failed[index, list(links)] = 1
-    is_failed: BoolArray = (ops.path_max(failed.to(ops.device))[0] > 0).cpu().numpy()
-    return is_failed
+        is_in_group[index, list(links)] = 1
+    crosses_group: BoolArray = (ops.path_max(is_in_group.to(ops.device))[0] > 0).cpu().numpy()
+    return crosses_group
 
 
 def chosen_columns(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
@@ -330,22 +332,22 @@ def chosen_columns(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]
     large_demands = np.flatnonzero(exists.sum(1) > MAX_PATHS)
     if not len(large_demands):
         return columns
-    starts = range(0, len(groups), _MAX_GROUPS_PER_CHUNK)
-    parts = [
+    chunk_starts = range(0, len(groups), _MAX_GROUPS_PER_CHUNK)
+    failed_chunks = [
         failed_paths(ops, num_links, groups[first : first + _MAX_GROUPS_PER_CHUNK])[
             :, large_demands
         ]
-        for first in starts
+        for first in chunk_starts
     ]
     # (groups + 1, large demands, K) whether each path survives each group; the last group is empty.
     survives = exists[large_demands] & ~np.concatenate(
-        [*parts, np.zeros((1, len(large_demands), num_paths), dtype=bool)]
+        [*failed_chunks, np.zeros((1, len(large_demands), num_paths), dtype=bool)]
     )
     # (groups + 1, large demands) groups that no selected path survives; (large demands, K)
     # selection.
     is_unprotected = np.ones(survives.shape[:2], dtype=bool)
     is_chosen = np.zeros((len(large_demands), num_paths), dtype=bool)
-    # Greedy cover.
+    # Greedy cover: select the path that survives most groups still without a selected survivor.
     rows = np.arange(len(large_demands))
     for _ in range(MAX_PATHS):
         num_protected = np.where(
@@ -389,6 +391,7 @@ def _survivor_families(
 
     # Families with the single code of each demand's surviving paths (..., n).
     def family_bits(surviving: BoolArray) -> np.ndarray:
+        # Bit k of a code: path k survives.
         codes = np.zeros(surviving.shape[:-1], np.uint8)
         for k in range(surviving.shape[-1]):
             codes |= surviving[..., k].view(np.uint8) << k
@@ -396,11 +399,11 @@ def _survivor_families(
 
     families = family_bits(exists)
     for first in range(0, len(groups), _MAX_GROUPS_PER_CHUNK):
-        failed = failed_paths(ops, num_links, groups[first : first + _MAX_GROUPS_PER_CHUNK])
-        failed = np.take_along_axis(
-            failed, np.broadcast_to(columns, (len(failed), *columns.shape)), 2
+        is_failed = failed_paths(ops, num_links, groups[first : first + _MAX_GROUPS_PER_CHUNK])
+        is_failed = np.take_along_axis(
+            is_failed, np.broadcast_to(columns, (len(is_failed), *columns.shape)), 2
         )
-        families |= np.bitwise_or.reduce(family_bits(exists & ~failed), axis=0)
+        families |= np.bitwise_or.reduce(family_bits(exists & ~is_failed), axis=0)
     return families
 
 
@@ -449,28 +452,30 @@ def _vertices(set_bytes: bytes, width: int) -> FloatArray:
         return np.zeros((0, width))
     # Constraints rows a >= 1 and a >= 0 over the paths that belong to some set.
     used_paths = np.flatnonzero(sets.any(0))
-    rows = _minimal_sets(np.unique(sets[:, used_paths], axis=0)).astype(float)
-    all_rows = np.vstack([rows, np.eye(len(used_paths))])
-    rhs = np.concatenate([np.ones(len(rows)), np.zeros(len(used_paths))])
+    set_rows = _minimal_sets(np.unique(sets[:, used_paths], axis=0)).astype(float)
+    constraint_rows = np.vstack([set_rows, np.eye(len(used_paths))])
+    right_sides = np.concatenate([np.ones(len(set_rows)), np.zeros(len(used_paths))])
     # Basic solutions: solve for each choice of as many tight constraints as paths; keep the
     # feasible ones.
     vertex_chunks = [np.zeros((0, len(used_paths)))]
-    combinations = itertools.combinations(range(len(all_rows)), len(used_paths))
+    combinations = itertools.combinations(range(len(constraint_rows)), len(used_paths))
     while len(
         basis_rows := np.array(
             list(itertools.islice(combinations, _MAX_BASES_PER_CHUNK)), dtype=np.int64
         )
     ):
-        bases = all_rows[basis_rows]
+        bases = constraint_rows[basis_rows]
         is_regular = np.abs(np.linalg.det(bases)) >= _VERTEX_TOLERANCE
-        points = np.linalg.solve(bases[is_regular], rhs[basis_rows[is_regular]][..., None])[..., 0]
-        is_feasible = (points >= -_VERTEX_TOLERANCE).all(1) & (
-            points @ rows.T >= 1 - _VERTEX_TOLERANCE
+        basic_solutions = np.linalg.solve(
+            bases[is_regular], right_sides[basis_rows[is_regular]][..., None]
+        )[..., 0]
+        is_feasible = (basic_solutions >= -_VERTEX_TOLERANCE).all(1) & (
+            basic_solutions @ set_rows.T >= 1 - _VERTEX_TOLERANCE
         ).all(1)
-        vertex_chunks.append(np.unique(points[is_feasible].round(_VERTEX_DIGITS), axis=0))
+        vertex_chunks.append(np.unique(basic_solutions[is_feasible].round(_VERTEX_DIGITS), axis=0))
     vertices_of_used = np.maximum(np.unique(np.concatenate(vertex_chunks), axis=0), 0)
     # Rescale rounded vertices so that the tightest constraint is exact.
-    vertices_of_used /= (vertices_of_used @ rows.T).min(1, keepdims=True)
+    vertices_of_used /= (vertices_of_used @ set_rows.T).min(1, keepdims=True)
     # Pad with unused paths.
     vertices_of_all = np.zeros((len(vertices_of_used), width))
     vertices_of_all[:, used_paths] = vertices_of_used

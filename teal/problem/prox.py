@@ -9,7 +9,7 @@ from torch import Tensor
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
-# Largest number of float64 values that project_box_plainly holds at once: 160 MB.
+# Largest number of float64 values that project_box_in_torch holds at once: 160 MB.
 _MAX_ENTRIES = 20_000_000
 # Number of operations from which project_box uses all threads.
 _MIN_PARALLEL_OPERATIONS = 3_000_000
@@ -32,31 +32,33 @@ def project_splits(
     """
     masked_slope = mask.to(splits) if slope is None else torch.where(mask, slope, 0)
     point = torch.where(mask, splits, 0)
-    shift = _shifts(point, masked_slope, mask, point.new_ones(1))
+    shift = _shifts_to_sums(point, masked_slope, mask, point.new_ones(1))
     if not carries_all:
         shift = shift.clamp(min=0)
     return torch.where(mask, (point - shift * masked_slope).clamp(min=0), 0)
 
 
-def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
+def _shifts_to_sums(point: Tensor, slope: Tensor, mask: Tensor, required_sums: Tensor) -> Tensor:
     """Return the shifts t (B, D, C) for which max(0, point - t slope) sums to each of C values.
 
     Args:
         point: (B, D, K) entries to shift, 0 where no path is live.
         slope: (B, D, K) positive, 0 where no path is live.
         mask: (B, D, K) live paths; t is 0 for a demand without any.
-        sums: (..., C) required sums.
+        required_sums: (..., C) required sums.
     """
     tiny = torch.finfo(slope.dtype).tiny
     order = torch.where(mask, point / slope.clamp(min=tiny), -torch.inf).argsort(
         -1, descending=True
     )
     # With j entries above 0, t = (sum of j points - required sum) / sum of j slopes.
-    points = point.gather(-1, order).cumsum(-1)
-    slopes = slope.gather(-1, order).cumsum(-1)
-    excess = (points[..., None] - sums[..., None, :]) / slopes.clamp(min=tiny)[..., None]
+    point_sums = point.gather(-1, order).cumsum(-1)
+    slope_sums = slope.gather(-1, order).cumsum(-1)
+    excess = (point_sums[..., None] - required_sums[..., None, :]) / slope_sums.clamp(min=tiny)[
+        ..., None
+    ]
     # The correct j gives the largest t.
-    shift = torch.where((slopes > 0)[..., None], excess, -torch.inf).amax(-2)
+    shift = torch.where((slope_sums > 0)[..., None], excess, -torch.inf).amax(-2)
     return torch.where(shift.isinf(), 0, shift)
 
 
@@ -75,7 +77,9 @@ def project_steps(splits: Tensor, mask: Tensor, end: Tensor, drop: Tensor) -> Te
             non-decreasing.
     """
     point = torch.where(mask, splits, 0)
-    shift = torch.maximum(drop, _shifts(point, mask.to(point), mask, end)).amin(-1, keepdim=True)
+    shift = torch.maximum(drop, _shifts_to_sums(point, mask.to(point), mask, end)).amin(
+        -1, keepdim=True
+    )
     return torch.where(mask, (point - shift).clamp(min=0), 0)
 
 
@@ -96,11 +100,11 @@ def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: 
     order = torch.where(live, point / slope.clamp(min=1e-30), -torch.inf).argsort(
         1, descending=True
     )
-    sums = point.gather(1, order).cumsum(1)
-    slopes = slope.gather(1, order).cumsum(1)
+    point_sums = point.gather(1, order).cumsum(1)
+    slope_sums = slope.gather(1, order).cumsum(1)
     # With j entries above 0, t = (sum of j points - total) / sum of j slopes; the correct j gives
     # the largest t.
-    shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)
+    shift = ((point_sums - total) / slope_sums.clamp(min=1e-30)).amax(1, keepdim=True)
     return (point - shift * slope).clamp(min=0)
 
 
@@ -139,7 +143,7 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
         slope.split(demands_per_chunk, 1),
         strict=True,
     )
-    return torch.cat([project_box_plainly(*array) for array in chunks], 1)
+    return torch.cat([project_box_in_torch(*array) for array in chunks], 1)
 
 
 @partitioned_kernel("points")
@@ -176,6 +180,7 @@ def _project_rows(
             # Largest breakpoint with a sum above 1 (low), smallest with a sum of at most 1 (high).
             for i in range(2 * num_columns):
                 j = i % num_columns
+                # Breakpoints at which an entry reaches 0, then those at which it leaves its limit.
                 t = point[j] / slope[j] if i < num_columns else (point[j] - limit[j]) / slope[j]
                 if low < t < high:
                     if _sum_at(t, point, limit, slope) > 1:
@@ -202,7 +207,7 @@ def _sum_at(t, point, limit, slope):  # type: ignore[no-untyped-def]
     return total
 
 
-def project_box_plainly(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
+def project_box_in_torch(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     """Project each demand onto {0 <= w <= limit, sum w <= 1}, in torch.
 
     The metric is diag(1 / slope).  All 2 n breakpoints of a demand are evaluated at once, which

@@ -198,8 +198,8 @@ class Capped:
             live: (B, D, J) usable columns.
         """
         order, share = self.knapsack(torch.where(live, profit, -torch.inf))
-        ordered = profit.gather(-1, order)
-        return (torch.where(share > 0, ordered.clamp(min=0), 0) * share).sum(-1)
+        sorted_profit = profit.gather(-1, order)
+        return (torch.where(share > 0, sorted_profit.clamp(min=0), 0) * share).sum(-1)
 
     def knapsack(self, profit: Tensor) -> tuple[Tensor, Tensor]:
         """Return the columns by descending profit, and the share on each, filled greedily.

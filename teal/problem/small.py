@@ -83,19 +83,21 @@ def is_small(problem: Problem) -> bool:
     )
 
 
-def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArray) -> Measured:
+def measured(
+    problem: Problem, splits: Tensor, prices: Tensor, price_multiples: FloatArray
+) -> Measured:
     """Compute loads, violations, value and dual bounds of a problem that :func:`is_small` accepts.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) share of each demand on each path.
         prices: (B, E) dual price of each link, finite and at least 0.
-        scales: (m,) multiples of the prices, each of which gives a bound.
+        price_multiples: (m,) multiples of the prices, each of which gives a bound.
     """
     batch, num_links = problem.capacity.shape
     rules = problem.objective.rules
     # (B, 5 + m): five metrics, then a bound for each multiple.
-    metrics = np.empty((batch, _FIRST_BOUND + len(scales)))
+    metrics = np.empty((batch, _FIRST_BOUND + len(price_multiples)))
     utilisation = np.empty((batch, num_links))
     _compute_metrics(
         path_links_of(problem.paths),
@@ -107,7 +109,7 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
         rules.capacity_share,
         splits.contiguous().numpy(),
         prices.contiguous().numpy(),
-        scales,
+        price_multiples,
         utilisation,
         metrics,
     )
@@ -155,7 +157,7 @@ def _is_live(paths: PathLinks, p: int, capacity: FloatArray) -> bool:
 
 
 @inner_kernel
-def _finite(share: float) -> float:
+def _replace_non_finite(share: float) -> float:
     """Return a split with NaN replaced by 0, and infinities by the largest float64."""
     if np.isnan(share):
         return 0.0
@@ -173,7 +175,7 @@ def _compute_metrics(
     capacity_share: float,
     splits: FloatArray,
     prices: FloatArray,
-    scales: FloatArray,
+    price_multiples: FloatArray,
     utilisation: FloatArray,
     metrics: FloatArray,
 ) -> None:
@@ -196,7 +198,7 @@ def _compute_metrics(
         capacity_share: usable share of each link's full capacity.
         splits: (B, D, K) share of each demand on each path.
         prices: (B, E) dual price y of each link, value per Gbit/s.
-        scales: (m,) multiples of the prices.
+        price_multiples: (m,) multiples of the prices.
         utilisation: (B, E) load over full capacity (written).
         metrics: (B, 5 + m) (written).
     """
@@ -218,9 +220,9 @@ def _compute_metrics(
             capacity_value += capacity[b, e] * prices[b, e]
             load[e] = 0.0
             has_failures = has_failures or capacity[b, e] <= 0
-        for m in range(len(scales)):
+        for m in range(len(price_multiples)):
             row_metrics[_FIRST_BOUND + m] = (
-                0.0 if minimises_utilisation else scales[m] * capacity_value
+                0.0 if minimises_utilisation else price_multiples[m] * capacity_value
             )
         # Prices are scaled to c' y = 1 where the utilisation is minimised.
         price_scale = 1.0
@@ -228,18 +230,18 @@ def _compute_metrics(
             price_scale = 1.0 / capacity_value if capacity_value > 0 else 0.0
         # Demands: flow, value and price of each path.
         for d in range(num_demands):
-            first = paths.path_ptr[d]
-            end = paths.path_ptr[d + 1]
+            first_path = paths.path_ptr[d]
+            end_path = paths.path_ptr[d + 1]
             rate = demand[b, d]
-            total = 0.0
+            total_share = 0.0
             is_routable = False
             has_one_value = True
-            cheapest = np.inf
-            for k in range(end - first):
-                p = first + k
+            cheapest_price = np.inf
+            for k in range(end_path - first_path):
+                p = first_path + k
                 has_nan = has_nan or np.isnan(splits[b, d, k])
-                share = _finite(splits[b, d, k]) if rate > 0 else 0.0
-                total += share
+                share = _replace_non_finite(splits[b, d, k]) if rate > 0 else 0.0
+                total_share += share
                 violation = max(violation, -share)
                 price = 0.0
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
@@ -252,35 +254,37 @@ def _compute_metrics(
                     continue
                 is_routable = True
                 path_price[k] = price_scale * price
-                cheapest = min(cheapest, path_price[k])
+                cheapest_price = min(cheapest_price, path_price[k])
                 has_one_value = has_one_value and (
                     minimises_utilisation or value[d, k] == value[d, 0]
                 )
             # Slots without a path must have no traffic.
-            for k in range(end - first, num_paths):
+            for k in range(end_path - first_path, num_paths):
                 has_nan = has_nan or np.isnan(splits[b, d, k])
-                share = _finite(splits[b, d, k]) if rate > 0 else 0.0
-                total += share
+                share = _replace_non_finite(splits[b, d, k]) if rate > 0 else 0.0
+                total_share += share
                 violation = max(violation, abs(share))
             # Sum of the splits: at most 1; exactly 1 where all demand must be served.
             row_metrics[_DEMAND] += rate
-            row_metrics[_CARRIED] += rate * total
-            excess = total - 1.0
+            row_metrics[_CARRIED] += rate * total_share
+            excess = total_share - 1.0
             if minimises_utilisation:
-                excess = abs(excess) if is_routable and rate > 0 else total
+                excess = abs(excess) if is_routable and rate > 0 else total_share
             violation = max(violation, excess)
             if not is_routable:
                 continue
             # Dual bounds: the cheapest path has the best profit if all paths have one value.
-            for m in range(len(scales)):
-                best_profit = -scales[m] * cheapest
+            for m in range(len(price_multiples)):
+                best_profit = -price_multiples[m] * cheapest_price
                 if not minimises_utilisation:
                     best_profit += value[d, 0]
                 if not has_one_value:
                     best_profit = -np.inf
-                    for k in range(end - first):
+                    for k in range(end_path - first_path):
                         if path_price[k] < np.inf:
-                            best_profit = max(best_profit, value[d, k] - scales[m] * path_price[k])
+                            best_profit = max(
+                                best_profit, value[d, k] - price_multiples[m] * path_price[k]
+                            )
                 row_metrics[_FIRST_BOUND + m] += rate * (
                     best_profit if minimises_utilisation else max(best_profit, 0.0)
                 )
@@ -289,6 +293,7 @@ def _compute_metrics(
         for e in range(num_links):
             max_capacity = max(max_capacity, capacity[b, e])
         for e in range(num_links):
+            # Capacity of this link; the value of all capacity is not needed any more.
             capacity_value = capacity[b, e]
             has_capacity = capacity_value > 0
             utilisation[b, e] = capacity_share * load[e] / capacity_value if has_capacity else 0.0
@@ -335,30 +340,30 @@ def _project(
             utilisation[e] = 0.0
         # Normalise the splits of each demand, and sum the loads.
         for d in range(num_demands):
-            first = paths.path_ptr[d]
-            end = paths.path_ptr[d + 1]
-            total = 0.0
+            first_path = paths.path_ptr[d]
+            end_path = paths.path_ptr[d + 1]
+            total_share = 0.0
             num_live = 0
             for k in range(num_paths):
                 split_index = d * num_paths + k
                 share = splits[b, split_index]
                 # Empty slots, failed paths, NaN and negative splits get 0; infinity becomes 1.
-                is_live = first + k < end and _is_live(paths, first + k, capacity[b])
+                is_live = first_path + k < end_path and _is_live(paths, first_path + k, capacity[b])
                 num_live += is_live
                 if not is_live or np.isnan(share) or share < 0:
                     share = 0.0
                 splits[b, split_index] = min(share, 1.0) if np.isinf(share) else share
-                total += splits[b, split_index]
+                total_share += splits[b, split_index]
             # Divide by the sum; without any traffic, split evenly if all must be served.
-            for k in range(end - first):
+            for k in range(end_path - first_path):
                 split_index = d * num_paths + k
-                p = first + k
-                if minimises_utilisation and total <= _MIN_SPLIT_SUM:
+                p = first_path + k
+                if minimises_utilisation and total_share <= _MIN_SPLIT_SUM:
                     splits[b, split_index] = (
                         1.0 / num_live if _is_live(paths, p, capacity[b]) else 0.0
                     )
-                elif minimises_utilisation or total > 1:
-                    splits[b, split_index] /= total
+                elif minimises_utilisation or total_share > 1:
+                    splits[b, split_index] /= total_share
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
                     utilisation[paths.link[i]] += demand[b, d] * splits[b, split_index]
         # Scale each path down by its most utilised link.
@@ -367,11 +372,11 @@ def _project(
         for e in range(len(utilisation)):
             utilisation[e] = utilisation[e] / capacity[b, e] if utilisation[e] > 0 else 0.0
         for d in range(num_demands):
-            first = paths.path_ptr[d]
-            for k in range(paths.path_ptr[d + 1] - first):
+            first_path = paths.path_ptr[d]
+            for k in range(paths.path_ptr[d + 1] - first_path):
                 # At least 1: paths are only scaled down.
                 max_utilisation = 1.0
-                for i in range(paths.link_ptr[first + k], paths.link_ptr[first + k + 1]):
+                for i in range(paths.link_ptr[first_path + k], paths.link_ptr[first_path + k + 1]):
                     max_utilisation = max(max_utilisation, utilisation[paths.link[i]])
                 split_index = d * num_paths + k
                 splits[b, split_index] = (

@@ -80,12 +80,12 @@ class ValueSteps:
             share: (B, D) carried share of each demand.
         """
         level = self.level.to(share)
-        total = torch.zeros_like(share)
+        lost_value = torch.zeros_like(share)
         for step in range(1, level.shape[-1]):
-            total = total + (level[:, step - 1] - level[:, step]) * (
+            lost_value = lost_value + (level[:, step - 1] - level[:, step]) * (
                 share - self.end[..., step - 1].to(share)
             ).clamp(min=0)
-        return total
+        return lost_value
 
     def of_part(self, share: Tensor) -> ValueSteps:
         """Return the steps of the first part of each demand, with ends relative to that part.
@@ -98,6 +98,7 @@ class ValueSteps:
 
     def last_level(self) -> Tensor:
         """Return the value (B, D) of the last Gbit/s of each demand relative to its first one."""
+        # Index of the first step that ends at the whole demand.
         step = (self.end[..., :-1] < 1).sum(-1, keepdim=True)
         return self.level.expand_as(self.end).gather(-1, step)[..., 0]
 

@@ -37,7 +37,7 @@ from teal.runtime.arrays import FloatArray
 _SUFFIXES = (".json", ".csv", ".parquet")
 # A violation of flow conservation up to this share of the demand's flow counts as rounding; solvers
 # allow 1e-9 to 1e-6.
-_ROUNDING = 1e-9
+_BALANCE_TOLERANCE = 1e-9
 # Flow of each path, Gbit/s.
 PathFlows = PathValues
 
@@ -68,18 +68,18 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
     link_index = _link_indices(topology)
     for line, row in enumerate(_read_rows(file), 2):
         location = f"{file}, row {line}"
-        demand = _parse_demand(row, topology, node_index, location)
+        demand_key = _parse_demand(row, topology, node_index, location)
         amount = amount_of(row.get("flow"), location, "flow", "a number >= 0, Gbit/s")
         path = _parse_links(row, topology, link_index, location)
         if "links" in row:
-            require_path(path, topology, demand, location)
-            flows[demand][path] = flows[demand].get(path, 0.0) + amount
+            require_path(path, topology, demand_key, location)
+            flows[demand_key][path] = flows[demand_key].get(path, 0.0) + amount
         else:
-            link_flows[demand][path[0]] = link_flows[demand].get(path[0], 0.0) + amount
+            link_flows[demand_key][path[0]] = link_flows[demand_key].get(path[0], 0.0) + amount
     # Decompose flows on links into paths.
-    for demand, link_flow in link_flows.items():
-        for path, amount in _decompose(link_flow, topology, demand, str(file)).items():
-            flows[demand][path] = flows[demand].get(path, 0.0) + amount
+    for demand_key, link_flow in link_flows.items():
+        for path, amount in _decompose(link_flow, topology, demand_key, str(file)).items():
+            flows[demand_key][path] = flows[demand_key].get(path, 0.0) + amount
     return dict(flows)
 
 
@@ -166,12 +166,12 @@ def read_prices(file: Path, topology: Topology) -> dict[str, FloatArray]:
         raise InputError(str(file), "columns", "link, price", ", ".join(columns) or "none")
     for line, row in enumerate(rows, 2):
         location = f"{file}, line {line}"
-        name = row.get("link") or ""
-        if name not in link_index:
-            raise InputError(location, "link", f"a link of {topology.name}", repr(name))
-        matrix = row.get("matrix") or ""
-        matrix_prices = prices.setdefault(matrix, np.zeros(topology.num_links))
-        matrix_prices[link_index[name]] = amount_of(row.get("price"), location, "price")
+        link_name = row.get("link") or ""
+        if link_name not in link_index:
+            raise InputError(location, "link", f"a link of {topology.name}", repr(link_name))
+        matrix_name = row.get("matrix") or ""
+        matrix_prices = prices.setdefault(matrix_name, np.zeros(topology.num_links))
+        matrix_prices[link_index[link_name]] = amount_of(row.get("price"), location, "price")
     return prices or {"": np.zeros(topology.num_links)}
 
 
@@ -246,7 +246,7 @@ def _split_link_names(value: Any, location: str) -> list[str]:
 
 
 def _decompose(
-    link_flow: dict[int, float], topology: Topology, demand: Demand, location: str
+    link_flow: dict[int, float], topology: Topology, demand_key: Demand, location: str
 ) -> PathFlows:
     """Return the flow on paths of a demand whose flow on links is given; cycles are dropped.
 
@@ -256,40 +256,44 @@ def _decompose(
     Args:
         link_flow: Gbit/s on each link.
         topology: network.
-        demand: source, target and class.
+        demand_key: source, target and class.
         location: file, for messages.
 
     Raises:
         InputError: flow that is not conserved at a node other than source and target.
     """
-    source, target, _ = demand
+    source, target, _ = demand_key
     names = topology.node_names
-    # Outgoing less incoming flow of each node; the total is the surplus of the source.
-    balance: dict[int, float] = defaultdict(float)
+    # Outgoing less incoming flow of each node; that of the source is the flow of the demand.
+    net_outflow: dict[int, float] = defaultdict(float)
     for link, amount in link_flow.items():
-        balance[int(topology.link_source[link])] += amount
-        balance[int(topology.link_target[link])] -= amount
-    total = max(balance[source], 0.0)
-    for node, surplus in balance.items():
-        if node not in (source, target) and abs(surplus) > _ROUNDING * max(
-            total, max(link_flow.values())
+        net_outflow[int(topology.link_source[link])] += amount
+        net_outflow[int(topology.link_target[link])] -= amount
+    total_flow = max(net_outflow[source], 0.0)
+    for node, node_surplus in net_outflow.items():
+        if node not in (source, target) and abs(node_surplus) > _BALANCE_TOLERANCE * max(
+            total_flow, max(link_flow.values())
         ):
             raise InputError.invalid(
                 location,
                 "link, flow",
                 f"the flow from {names[source]} to {names[target]} is not conserved at "
-                f"{names[node]}: outgoing less incoming flow is {surplus:+.9g} Gbit/s",
+                f"{names[node]}: outgoing less incoming flow is {node_surplus:+.9g} Gbit/s",
+                "state the flow on every link that carries this demand",
             )
-    # Flow decomposition.
+    # Flow decomposition: take the bottleneck off a path with flow until no such path is left; flow
+    # in cycles remains.
     residual = dict(link_flow)
-    paths = PathFlows()
+    path_flows = PathFlows()
     while path := _shortest_flow_path(residual, topology, source, target):
         amount = min(residual[link] for link in path)
         for link in path:
             residual[link] -= amount
-        residual = {link: flow for link, flow in residual.items() if flow > _ROUNDING * total}
-        paths[path] = paths.get(path, 0.0) + amount
-    return paths
+        residual = {
+            link: flow for link, flow in residual.items() if flow > _BALANCE_TOLERANCE * total_flow
+        }
+        path_flows[path] = path_flows.get(path, 0.0) + amount
+    return path_flows
 
 
 def _shortest_flow_path(
@@ -351,12 +355,15 @@ def splits_over(
         if sum(path_flow.values()) > 0 and (
             demand_key not in demand_index or demand[demand_index[demand_key]] <= 0
         ):
-            names_of = topology.node_names
-            flow = f"flow from {names_of[demand_key[0]]} to {names_of[demand_key[1]]}" + (
+            node_name = topology.node_names
+            flow_text = f"flow from {node_name[demand_key[0]]} to {node_name[demand_key[1]]}" + (
                 f" of class {demand_key[2]}" if demand_key[2] else ""
             )
             raise InputError.invalid(
-                location, "source and target", f"the matrix has no demand for the {flow}"
+                location,
+                "source and target",
+                f"the matrix has no demand for the {flow_text}",
+                "remove the flow, or add the demand to the matrix",
             )
     # Paths with flow that are no candidate paths, by demand.
     new_paths = {
@@ -367,9 +374,9 @@ def splits_over(
     paths = with_listed_paths(paths, new_paths)
     splits = np.zeros(paths.leaf.shape)
     for d, path_flow in demand_flows.items():
-        column = _path_columns(paths, d)
+        column_of_path = _path_columns(paths, d)
         for path, amount in path_flow.items():
-            splits[d, column[path]] = amount / demand[d] if amount else 0.0
+            splits[d, column_of_path[path]] = amount / demand[d] if amount else 0.0
     return paths, splits
 
 

@@ -53,9 +53,9 @@ from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.lp import solve_lp
 
 # Scale of prices in the linear program, whose tolerance is then 6e-12 of a price of 1.
-_SCALE = 2.0**14
+_LP_PRICE_SCALE = 2.0**14
 # Multipliers are lowered by this share, so that their rounded sums stay within prices.
-_ROUNDING = 2.0**-40
+_MULTIPLIER_MARGIN = 2.0**-40
 
 
 def group_multipliers(
@@ -82,66 +82,74 @@ def group_multipliers(
     """
     # (D, K) live paths and their prices, and for each of M sets of surviving paths (D, M) its group
     # and (D, M, K) the live paths that survive the group.
-    live = problem.path_mask[0].cpu().numpy()
+    is_live = problem.path_mask[0].cpu().numpy()
     rounded_prices = torch.from_numpy(np.floor(prices * 2.0**bits) / 2.0**bits)
     path_price = problem.ops.path_sum(rounded_prices[None].to(problem.capacity))[0].cpu().numpy()
     group_name, survives = _surviving_paths_by_group(problem, protection)
-    survives &= live[:, None]
-    # The sets m of demands d that have a live path: one multiplier each.
-    d, m = np.nonzero(survives.any(-1))
+    survives &= is_live[:, None]
+    # Demand and index of each set of surviving paths that has a live path: one multiplier each.
+    set_demand, set_index = np.nonzero(survives.any(-1))
     # LP over all demands: maximise the sum of the multipliers within the prices of the live paths.
-    survival_matrix = _survival_matrix(live, survives)
+    survival_matrix = _survival_matrix(is_live, survives)
     scaled_multiplier = np.zeros(0)
-    if len(d):
+    if len(set_demand):
         scaled_multiplier = solve_lp(
-            -np.ones(len(d)), (survival_matrix, _SCALE * path_price[live])
+            -np.ones(len(set_demand)), (survival_matrix, _LP_PRICE_SCALE * path_price[is_live])
         ).solution("the multipliers of the groups")
     # The solver keeps its constraints to 1e-7 only: set multipliers on paths of price 0 to 0, and
     # scale the others of each demand down so that all constraints hold exactly.
-    multiplier = np.maximum(scaled_multiplier, 0) / _SCALE
-    multiplier[(survival_matrix.T @ (path_price[live] <= 0)) > 0] = 0
-    paid = np.zeros(live.shape)
-    paid[live] = survival_matrix @ multiplier
-    factor = np.where(paid > path_price, path_price / np.maximum(paid, 1e-300), 1).min(1)[d]
+    multiplier = np.maximum(scaled_multiplier, 0) / _LP_PRICE_SCALE
+    multiplier[(survival_matrix.T @ (path_price[is_live] <= 0)) > 0] = 0
+    path_charge = np.zeros(is_live.shape)
+    path_charge[is_live] = survival_matrix @ multiplier
+    scale_factor = np.where(
+        path_charge > path_price, path_price / np.maximum(path_charge, 1e-300), 1
+    ).min(1)[set_demand]
     # Round the multipliers down, and write them as words.
-    words: list[list[str]] = [[] for _ in live]
-    multiplier_sum = np.zeros(len(live))
+    words: list[list[str]] = [[] for _ in is_live]
+    multiplier_sum = np.zeros(len(is_live))
     for index in np.flatnonzero(multiplier > 0).tolist():
-        units = int(multiplier[index] * factor[index] * (1 - _ROUNDING) * 2.0**bits)
-        words[d[index]].append(f"@{group_name[d[index], m[index]]}:{units}")
-        multiplier_sum[d[index]] += units / 2.0**bits
+        units = int(multiplier[index] * scale_factor[index] * (1 - _MULTIPLIER_MARGIN) * 2.0**bits)
+        words[set_demand[index]].append(
+            f"@{group_name[set_demand[index], set_index[index]]}:{units}"
+        )
+        multiplier_sum[set_demand[index]] += units / 2.0**bits
     # Demands that some group cuts off from all paths: no price limits the multiplier of the group.
     # One above the value of the demand makes any promise unprofitable, which proves a promise of 0.
     demand_value = problem.demand_value.cpu().numpy()
-    for unprotected in np.flatnonzero(~survives.any(-1).all(-1)).tolist():
-        name = group_name[unprotected, np.flatnonzero(~survives[unprotected].any(-1))[0]]
-        words[unprotected] = [f"@{name}:{int((demand_value[unprotected] + 1) * 2.0**bits)}"]
-        multiplier_sum[unprotected] = demand_value[unprotected] + 1
+    for unprotected_demand in np.flatnonzero(~survives.any(-1).all(-1)).tolist():
+        name = group_name[
+            unprotected_demand, np.flatnonzero(~survives[unprotected_demand].any(-1))[0]
+        ]
+        words[unprotected_demand] = [
+            f"@{name}:{int((demand_value[unprotected_demand] + 1) * 2.0**bits)}"
+        ]
+        multiplier_sum[unprotected_demand] = demand_value[unprotected_demand] + 1
     return words, multiplier_sum
 
 
-def _survival_matrix(live: BoolArray, survives: BoolArray) -> csr_matrix:
+def _survival_matrix(is_live: BoolArray, survives: BoolArray) -> csr_matrix:
     """Return a 0-1 matrix that says which live path survives the group of which multiplier.
 
     Its rows are the live paths of all demands in order, its columns the sets of surviving paths
     that are not empty; each set has a multiplier.
 
     Args:
-        live: (D, K) whether each path is live.
+        is_live: (D, K) whether each path is live.
         survives: (D, M, K) live paths of each of M sets per demand, which survive the set's group.
     """
     # Row of each live path, and column of each set.
-    d, m = np.nonzero(survives.any(-1))
-    path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
-    column = np.zeros(survives.shape[:2], dtype=np.int64)
-    column[d, m] = np.arange(len(d))
+    set_demand, set_index = np.nonzero(survives.any(-1))
+    path_row = np.cumsum(is_live.reshape(-1)).reshape(is_live.shape) - 1
+    set_column = np.zeros(survives.shape[:2], dtype=np.int64)
+    set_column[set_demand, set_index] = np.arange(len(set_demand))
     # An entry of 1 for each live path of a set.
     demand_of_entry, set_of_entry, path_of_entry = np.nonzero(survives)
     entries = (
         np.ones(len(path_of_entry)),
-        (path_row[demand_of_entry, path_of_entry], column[demand_of_entry, set_of_entry]),
+        (path_row[demand_of_entry, path_of_entry], set_column[demand_of_entry, set_of_entry]),
     )
-    return coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
+    return coo_matrix(entries, shape=(int(is_live.sum()), len(set_demand))).tocsr()
 
 
 def _surviving_paths_by_group(
@@ -162,26 +170,29 @@ def _surviving_paths_by_group(
     """
     # (D, K) existing paths, and (D, M, K) paths of each set.
     exists = problem.ops.mask.cpu().numpy()
-    sets = protection.sets.cpu().numpy() & exists[:, None]
+    surviving_sets = protection.sets.cpu().numpy() & exists[:, None]
     # (D, K) protected paths of each demand.
-    carries = np.zeros_like(exists)
+    is_protected = np.zeros_like(exists)
     np.put_along_axis(
-        carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
+        is_protected,
+        chosen_columns(problem.ops, problem.topology.num_links, protection.groups),
+        True,
+        1,
     )
-    carries = carries[:, None]
+    is_protected = is_protected[:, None]
     # Assign to each set the first group that leaves it, beginning with no failure.
-    names = np.full(sets.shape[:2], "", dtype=object)
-    survives = np.repeat(exists[:, None], sets.shape[1], 1)
-    is_assigned = (exists[:, None] & carries == sets).all(-1)
-    for group, failed in enumerate(
+    group_names = np.full(surviving_sets.shape[:2], "", dtype=object)
+    survives = np.repeat(exists[:, None], surviving_sets.shape[1], 1)
+    is_assigned = (exists[:, None] & is_protected == surviving_sets).all(-1)
+    for group, has_failed in enumerate(
         failed_paths(problem.ops, problem.topology.num_links, protection.groups)
     ):
-        survivors = (exists & ~failed)[:, None]
-        is_in_group = ~is_assigned & (survivors & carries == sets).all(-1)
-        names[is_in_group] = str(group)
-        survives = np.where(is_in_group[..., None], survivors, survives)
-        is_assigned |= is_in_group
-    return names, survives
+        survivors = (exists & ~has_failed)[:, None]
+        is_left_by_group = ~is_assigned & (survivors & is_protected == surviving_sets).all(-1)
+        group_names[is_left_by_group] = str(group)
+        survives = np.where(is_left_by_group[..., None], survivors, survives)
+        is_assigned |= is_left_by_group
+    return group_names, survives
 
 
 NETWORK = "network.csv"
@@ -190,16 +201,17 @@ PROOF = "proof.txt"
 GROUPS = "groups.csv"
 CHECKER = "check.py"
 FILES = (NETWORK, MATRIX, PROOF, f"{PROOF}.gz", GROUPS, CHECKER)
-_UNIT = float(1 << check.BITS)
+# Number of units of 2^-60 in 1.
+_UNITS_PER_ONE = float(1 << check.BITS)
 # Values of s, in the order in which they are tried: flows are scaled by 1 - 2^-s.
 _MARGIN_BITS = (40, 34, 28, 22)
 # A fair level is lowered by this share, so that rounding excludes no demand at the level.
-_LEVEL_ROUNDING = 1e-9
+_LEVEL_MARGIN = 1e-9
 # Prices without a unit (any multiple gives the same bound) are scaled to this maximum, of which the
 # rounding unit 2^-60 is 8e-31.
 _LARGEST_PRICE = 2.0**40
 # Factor of the rounding margin of a level, whose bound is a quotient of sums.
-_MAX_TERMS = 2.0**10
+_LEVEL_MARGIN_FACTOR = 2.0**10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -252,10 +264,12 @@ class Claim:
             bound = min(1.0, bound) if self.kind == "concurrent" else bound
         # Numbers are integers: multiples of 2^-120 for value and bound, of 2^-60 for prices.
         yield f"program {self.kind} {name} {_claim_units(value)} {_claim_units(bound)}"
-        prices = [int(y) for y in (self.prices * _UNIT).tolist()]
-        yield " ".join(["prices", *(f"{link}:{y}" for link, y in enumerate(prices) if y)])
+        price_units = [int(units) for units in (self.prices * _UNITS_PER_ONE).tolist()]
+        yield " ".join(
+            ["prices", *(f"{link}:{units}" for link, units in enumerate(price_units) if units)]
+        )
         for name, multiplier in self.multiplier.items():
-            yield f"multiplier {name} {int(multiplier * _UNIT)}"
+            yield f"multiplier {name} {int(multiplier * _UNITS_PER_ONE)}"
 
 
 def _claim_units(number: float) -> int:
@@ -302,7 +316,7 @@ def write_proof(
         problem, splits = _split_into_pieces(problem, splits)
         flows = _feasible_flows(problem, splits)
     claims = make_claims(problem, splits, allocation, over_all=over_all)
-    # Write network, matrix and checker.
+    # Write network, matrix and checker; the files are in the order of the checker's arguments.
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / NETWORK, folder / MATRIX, folder / (f"{PROOF}.gz" if compressed else PROOF)]
     _write_table(files[0], _network_rows(problem))
@@ -334,7 +348,10 @@ def write_proof(
             return check.check(*map(str, files))
         except ValueError as error:
             reason = error
-    raise SolverError(f"{files[2]}: the checker refuses the proof: {reason}")
+    raise SolverError(
+        f"{files[2]}: the checker refuses the proof, even with the largest margin for rounding: "
+        f"{reason}"
+    )
 
 
 def _write_groups(file: Path, protection: Protection) -> None:
@@ -409,12 +426,20 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         )
     if unsupported:
         raise InputError.invalid(
-            "proof", "condition", f"proofs do not support the condition {', '.join(unsupported)}"
+            "proof",
+            "condition",
+            f"proofs do not support the condition {', '.join(unsupported)}",
+            "prove an allocation of the problem without it",
         )
     # Promises (rates guaranteed under failures) need a single program over the candidate paths.
     if problem.conditions and (over_all or rules.is_sequence):
         scope = "over all paths" if over_all else f"under {problem.objective.name}"
-        raise InputError.invalid("proof", "", f"promises cannot be proved {scope}")
+        raise InputError.invalid(
+            "proof",
+            "",
+            f"promises cannot be proved {scope}",
+            "prove them over the candidate paths, under one program",
+        )
     if over_all and rules.carries_all and (d := _first_without_candidate(problem)) is not None:
         raise InputError.invalid(
             "proof",
@@ -472,12 +497,15 @@ def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
             one; the message names the demand or the link.
     """
     # Significant splits on failed or missing paths.
-    is_used = splits.abs() > TOLERANCE
-    if bool((is_used & ~problem.path_mask).any()):
-        d, k = (is_used & ~problem.path_mask)[0].nonzero()[0].tolist()
+    is_significant = splits.abs() > TOLERANCE
+    if bool((is_significant & ~problem.path_mask).any()):
+        d, k = (is_significant & ~problem.path_mask)[0].nonzero()[0].tolist()
         if not problem.paths.mask[d, k]:
             raise InputError.invalid(
-                "proof", _demand_name(problem, d), f"a split is on path {k}, which does not exist"
+                "proof",
+                _demand_name(problem, d),
+                f"a split is on path {k}, which does not exist",
+                "move its flow to an existing path",
             )
         link = next(e for e in problem.paths.links_of(d, k) if problem.capacity[0, e] <= 0)
         flow = float(problem.flows(splits)[0, d, k])
@@ -489,8 +517,8 @@ def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
             f"{_demand_name(problem, d)}",
         )
     # Significant negative splits.
-    if bool((is_used & (splits < 0)).any()):
-        d, k = (is_used & (splits < 0))[0].nonzero()[0].tolist()
+    if bool((is_significant & (splits < 0)).any()):
+        d, k = (is_significant & (splits < 0))[0].nonzero()[0].tolist()
         raise InputError(
             "proof",
             _demand_name(problem, d),
@@ -510,40 +538,43 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
         problem: problem with bandwidth functions, B = 1.
         splits: (1, D, K) share of each demand on each path.
     """
-    # (D, C) end and start of each piece as shares of the demand, and its slope over that of the
-    # first piece.
+    # (D, C) end and start of each of C pieces, as shares of the demand.
     steps = problem.steps
     assert steps is not None
-    end = steps.end[0]
+    piece_end = steps.end[0]
     # Slope of each piece over that of the first one.
-    level = steps.level.expand_as(steps.end[0])
-    start = torch.cat([torch.zeros_like(end[:, :1]), end[:, :-1]], 1)
+    relative_slope = steps.level.expand_as(steps.end[0])
+    piece_start = torch.cat([torch.zeros_like(piece_end[:, :1]), piece_end[:, :-1]], 1)
     # (D,) carried share of each demand, and (D, C) its part in each of C pieces.
-    total = splits.sum(-1)[0]
-    filled = (total[:, None] - start).clamp(min=0).minimum(end - start)
+    carried_share = splits.sum(-1)[0]
+    filled_share = (
+        (carried_share[:, None] - piece_start).clamp(min=0).minimum(piece_end - piece_start)
+    )
     # For each piece, the demands that have it: paths, rate, value of a Gbit/s, and splits.
     piece_paths = list[PathSet]()
     rates = list[Tensor]()
     unit_values = list[Tensor]()
     piece_splits = list[Tensor]()
-    for piece in range(end.shape[1]):
+    for piece in range(piece_end.shape[1]):
         # All demands have the first piece, some have the later ones.
-        demands = (
-            torch.ones_like(end[:, piece], dtype=torch.bool)
+        piece_demands = (
+            torch.ones_like(piece_end[:, piece], dtype=torch.bool)
             if piece == 0
-            else end[:, piece] > start[:, piece]
+            else piece_end[:, piece] > piece_start[:, piece]
         )
-        demands = demands.nonzero()[:, 0]
+        piece_demands = piece_demands.nonzero()[:, 0]
         # The piece of a demand has its paths, and a part of its rate.
-        piece_width = (end - start)[demands, piece]
-        piece_paths.append(of_demands(problem.paths, demands.cpu().numpy()))
-        rates.append(problem.demand[0, demands] * piece_width)
-        unit_values.append(problem.demand_value[demands] * level[demands, piece])
+        piece_width = (piece_end - piece_start)[piece_demands, piece]
+        piece_paths.append(of_demands(problem.paths, piece_demands.cpu().numpy()))
+        rates.append(problem.demand[0, piece_demands] * piece_width)
+        unit_values.append(
+            problem.demand_value[piece_demands] * relative_slope[piece_demands, piece]
+        )
         # Splits of the piece: its filled part, in the ratios of the demand's splits.
         piece_share = torch.where(
-            piece_width > 0, filled[demands, piece] / piece_width.clamp(min=1e-300), 0
-        ) / total[demands].clamp(min=1e-300)
-        piece_splits.append(splits[0, demands] * piece_share[:, None])
+            piece_width > 0, filled_share[piece_demands, piece] / piece_width.clamp(min=1e-300), 0
+        ) / carried_share[piece_demands].clamp(min=1e-300)
+        piece_splits.append(splits[0, piece_demands] * piece_share[:, None])
     # Join the pieces as one problem.
     paths = joined(piece_paths)
     piece_problem = dataclasses.replace(
@@ -592,6 +623,7 @@ def _feasible_flows(problem: Problem, splits: Tensor) -> Tensor:
             f"a load of at most {float(problem.capacity[0, link])!r} Gbit/s",
             f"{float(load[0, link])!r} Gbit/s",
         )
+    # Divide the flow of each path by the largest overload along it.
     return flows / problem.ops.path_max(1 + overload.clamp(min=0))[0].clamp(min=1)
 
 
@@ -673,9 +705,11 @@ def _ratio_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: 
     prices = _rescaled_prices(prices)
     bound = float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
     # Without prices the bound is that of any allocation: utilisation 0, or share 1.
-    trivial = 0.0 if is_utilisation else 1.0
+    trivial_bound = 0.0 if is_utilisation else 1.0
     kind = "utilisation" if is_utilisation else "concurrent"
-    return Claim(kind, _price_array(prices), value, bound if math.isfinite(bound) else trivial)
+    return Claim(
+        kind, _price_array(prices), value, bound if math.isfinite(bound) else trivial_bound
+    )
 
 
 def _value_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
@@ -693,8 +727,8 @@ def _value_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: 
     prices = usable_prices(problem, prices)
     if not over_all:
         program = problem.rewritten.program
-        best = program.bounds_along(prices, PRICE_SCALES)[:, 0].argmin()
-        prices = prices * PRICE_SCALES[best]
+        best_scale = program.bounds_along(prices, PRICE_SCALES)[:, 0].argmin()
+        prices = prices * PRICE_SCALES[best_scale]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     terms = bound + float(problem.capacity_value(prices)[0])
     return Claim(
@@ -718,8 +752,8 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
     flows = _feasible_flows(problem, splits)
     if not over_all:
         scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
-        best = problem.program.bounds_along(prices, scales)[:, 0].argmin()
-        prices = prices * scales[best]
+        best_scale = problem.program.bounds_along(prices, scales)[:, 0].argmin()
+        prices = prices * scales[best_scale]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     bound_without_prices = float(_bound(problem, 0 * prices, over_all=over_all)[0])
     # Drop prices whose bound is no tighter than that of the costs alone.
@@ -727,16 +761,16 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
         prices = 0 * prices
         bound = bound_without_prices
     # Smallest served share of the demands with a live path.
-    carried = flows.sum(-1) / problem.demand.clamp(min=1e-300)
+    served_share = flows.sum(-1) / problem.demand.clamp(min=1e-300)
     must_be_served = problem.routable & (problem.demand > 0)
-    share = (
-        min(1.0, float(torch.where(must_be_served, carried, 1).min()))
+    min_served_share = (
+        min(1.0, float(torch.where(must_be_served, served_share, 1).min()))
         if bool(must_be_served.any())
         else 1.0
     )
     value = -float((flows * problem.path_value).sum())
     terms = bound + 2 * float(problem.capacity_value(prices)[0])
-    return Claim("cost", _price_array(prices), value, bound, terms, repr(share))
+    return Claim("cost", _price_array(prices), value, bound, terms, repr(min_served_share))
 
 
 def _rescaled_prices(prices: Tensor) -> Tensor:
@@ -778,19 +812,22 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
         prices: (C, E) dual prices of each class, or (1, E) for all.
     """
     assert problem.classes is not None
-    carried = problem.flows(splits).sum(-1)[0]
+    carried_flow = problem.flows(splits).sum(-1)[0]
     claims = list[Claim]()
     names = _class_names(problem)
     for class_index, name in enumerate(names):
-        # Bound of the class by its prices.
+        # Prices of the class, price of the cheapest path of each demand, and the bound of the class
+        # without the higher classes.
         class_prices = finite_prices(prices[min(class_index, len(prices) - 1)][None])
-        price = problem.cheapest_path_cost(problem.ops.path_sum(class_prices), unroutable=math.inf)[
-            0
-        ]
+        cheapest_path_price = problem.cheapest_path_cost(
+            problem.ops.path_sum(class_prices), unroutable=math.inf
+        )[0]
         capacity_value = float(problem.capacity_value(class_prices)[0])
         demands = problem.classes.rows(class_index)
-        value = float(carried[demands].sum())
-        profit = float((problem.demand[0, demands] * (1 - price[demands]).clamp(min=0)).sum())
+        value = float(carried_flow[demands].sum())
+        profit = float(
+            (problem.demand[0, demands] * (1 - cheapest_path_price[demands]).clamp(min=0)).sum()
+        )
         bound = capacity_value + profit
         terms = capacity_value + profit
         # Multipliers of the higher classes, and their terms of the bound.
@@ -798,19 +835,25 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
         for upper_index in range(class_index):
             demands = problem.classes.rows(upper_index)
             demand = problem.demand[0, demands]
-            upper_price = price[demands]
-            carried_value = float(carried[demands].sum())
+            upper_path_price = cheapest_path_price[demands]
+            upper_flow = float(carried_flow[demands].sum())
             # Number of the cheapest demands that together reach the carried flow.
-            order = upper_price.argsort()
-            num_needed = int((demand[order].cumsum(0) < carried_value).sum())
+            price_order = upper_path_price.argsort()
+            num_needed = int((demand[price_order].cumsum(0) < upper_flow).sum())
             multiplier = (
-                float(upper_price[order[min(num_needed, len(order) - 1)]]) if carried_value else 0.0
+                float(upper_path_price[price_order[min(num_needed, len(price_order) - 1)]])
+                if upper_flow
+                else 0.0
             )
             # Round down to a multiple of 2^-60, as the proof writes it.
-            multiplier = int(multiplier * _UNIT) / _UNIT if math.isfinite(multiplier) else 0.0
-            demand_value = float((demand * (multiplier - upper_price).clamp(min=0)).sum())
-            bound = bound + demand_value - multiplier * carried_value
-            terms = terms + demand_value + multiplier * carried_value
+            multiplier = (
+                int(multiplier * _UNITS_PER_ONE) / _UNITS_PER_ONE
+                if math.isfinite(multiplier)
+                else 0.0
+            )
+            upper_profit = float((demand * (multiplier - upper_path_price).clamp(min=0)).sum())
+            bound = bound + upper_profit - multiplier * upper_flow
+            terms = terms + upper_profit + multiplier * upper_flow
             multipliers[names[upper_index]] = multiplier
         claims.append(
             Claim(
@@ -840,16 +883,23 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
     weight = problem.demand_value
     claims = list[Claim]()
     for level, prices in allocation.program_prices.of_row(0):
-        # Price of each demand's cheapest path by the prices of the level.
-        level *= 1 - _LEVEL_ROUNDING
+        # Level, lowered by a margin for rounding, and price of each demand's cheapest path.
+        level *= 1 - _LEVEL_MARGIN
         level_prices = _rescaled_prices(prices[None].to(problem.capacity))
-        price = problem.cheapest_path_cost(problem.ops.path_sum(level_prices))[0]
+        cheapest_path_price = problem.cheapest_path_cost(problem.ops.path_sum(level_prices))[0]
         # Demands at the level or above it, and the growth that the prices allow them.
         is_in_level = rate >= level * weight
-        value = float(problem.capacity_value(level_prices)[0])
-        growth = growth_from(price, value, rate, is_in_level, level * weight, problem.demand[0])
+        priced_capacity = float(problem.capacity_value(level_prices)[0])
+        growth = growth_from(
+            cheapest_path_price,
+            priced_capacity,
+            rate,
+            is_in_level,
+            level * weight,
+            problem.demand[0],
+        )
         if math.isfinite(growth) and level > 0:
-            terms = _MAX_TERMS * max(1.0, growth)
+            terms = _LEVEL_MARGIN_FACTOR * max(1.0, growth)
             name = np.format_float_positional(level)
             claims.append(Claim("level", _price_array(level_prices), 1.0, growth, terms, name))
     return claims
@@ -955,16 +1005,16 @@ def _write_flows(
     """
     # Lines of the demands, and the hash of the listed paths.
     flow_lines = io.StringIO()
-    digest = hashlib.sha256()
+    path_list_hash = hashlib.sha256()
     for line, path_list in _demand_lines(
         problem, flows, 0 if carries_all else margin_bits, carries_all, over_all, multipliers
     ):
         flow_lines.write(line)
-        digest.update(path_list)
+        path_list_hash.update(path_list)
     # The header has the hashes of the files, and the claims.
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in inputs]
     header = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
-    header.append("paths all" if over_all else f"paths listed {digest.hexdigest()}")
+    header.append("paths all" if over_all else f"paths listed {path_list_hash.hexdigest()}")
     for claim in claims:
         header += claim.lines(margin_bits)
     opener = gzip.open if file.suffix == ".gz" else open
@@ -994,22 +1044,25 @@ def _demand_lines(
         over_all: whether bounds hold over all paths, so that only paths with flow are listed.
         multipliers: for each demand words ``@GROUP:MULTIPLIER``; None without promises.
     """
-    mask = problem.path_mask[0].cpu().numpy()
+    is_listed = problem.path_mask[0].cpu().numpy()
     if over_all:
-        mask = mask & (flows.cpu().numpy() > 0)
+        is_listed = is_listed & (flows.cpu().numpy() > 0)
     # Listed paths by demand, their links (CSR), and their flows in multiples of 2^-60 Gbit/s.
-    demand_index, path_index = np.nonzero(mask)
+    demand_index, path_index = np.nonzero(is_listed)
     path_links_csr = links_along(problem.topology, problem.paths, demand_index, path_index)
     link_text = [str(i) for i in range(problem.topology.num_links)]
-    starts = path_links_csr.link_starts.tolist()
+    path_starts = path_links_csr.link_starts.tolist()
     links = path_links_csr.links
-    factor = (1 - 2.0**-margin_bits if margin_bits else 1.0) * _UNIT
-    flow_units = [int(x) for x in (flows.cpu().numpy()[demand_index, path_index] * factor).tolist()]
-    ptr = np.searchsorted(demand_index, np.arange(len(mask) + 1)).tolist()
-    rates: AnyArray = problem.demand[0].cpu().numpy() * _UNIT
-    for d, rate in enumerate(rates.tolist()):
-        first_path = ptr[d]
-        end_path = ptr[d + 1]
+    unit_factor = (1 - 2.0**-margin_bits if margin_bits else 1.0) * _UNITS_PER_ONE
+    flow_units = [
+        int(x) for x in (flows.cpu().numpy()[demand_index, path_index] * unit_factor).tolist()
+    ]
+    # Position of each demand's first listed path, and rates in multiples of 2^-60 Gbit/s.
+    demand_starts = np.searchsorted(demand_index, np.arange(len(is_listed) + 1)).tolist()
+    rates_in_units: AnyArray = problem.demand[0].cpu().numpy() * _UNITS_PER_ONE
+    for d, rate in enumerate(rates_in_units.tolist()):
+        first_path = demand_starts[d]
+        end_path = demand_starts[d + 1]
         path_units = flow_units[first_path:end_path]
         if carries_all and path_units and rate > 0:
             # Add the shortfall by rounding to the largest flow.  One unit in 2^52 more than the
@@ -1018,12 +1071,12 @@ def _demand_lines(
             path_units[path_units.index(max(path_units))] += max(0, shortfall)
         # Links of each path, and the line: demand, multipliers, and flow:links of each path.
         path_texts = [
-            ",".join([link_text[i] for i in links[starts[j] : starts[j + 1]].tolist()])
+            ",".join([link_text[i] for i in links[path_starts[j] : path_starts[j + 1]].tolist()])
             for j in range(first_path, end_path)
         ]
-        words = [f"{flow}:{path}" for flow, path in zip(path_units, path_texts, strict=True)]
+        flow_words = [f"{flow}:{path}" for flow, path in zip(path_units, path_texts, strict=True)]
         multiplier_words = multipliers[d] if multipliers is not None else ()
         yield (
-            " ".join([str(d), *multiplier_words, *words]) + "\n",
+            " ".join([str(d), *multiplier_words, *flow_words]) + "\n",
             (" ".join([str(d), *path_texts]) + "\n").encode(),
         )

@@ -25,8 +25,10 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
         ValueError: no array header.
     """
     version = npy.read_magic(stream)
-    read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, is_fortran, dtype = read(stream)
+    read_array_header: Any = (
+        npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    )
+    shape, is_fortran, dtype = read_array_header(stream)
     return shape, is_fortran, dtype
 
 
@@ -44,14 +46,17 @@ def check_npz(path: Path) -> None:
         unpacked = sum(entry.file_size for entry in entries)
         if unpacked > max(_MAX_UNCHECKED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size):
             raise ValueError(
-                f"the archive unpacks to {unpacked:,} bytes, more than 200 times its size; store "
+                f"the archive unpacks to {unpacked:,} bytes, over 1 GiB and 200 times its size; "
+                "store "
                 "it without compression (numpy.savez)"
             )
         for entry in entries:
             with archive.open(entry) as stream:
                 shape, _, dtype = read_header(stream)
                 if dtype.hasobject:
-                    raise ValueError(f"{entry.filename} has pickled objects, which are not read")
+                    raise ValueError(
+                        f"{entry.filename} has pickled objects, which are not read; store numbers"
+                    )
                 if stream.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:
                     raise ValueError(
                         f"{entry.filename} has {entry.file_size:,} bytes, which is not the size of "

@@ -49,11 +49,13 @@ def interval_of_mean(
         level: confidence level.
     """
     # Sum and number of the values of each of the n distinct matrices.
-    indices, matrix = np.unique([index for index, _ in samples], return_inverse=True)
+    matrix_indices, matrix_of_value = np.unique(
+        [index for index, _ in samples], return_inverse=True
+    )
     values = np.array([value for _, value in samples])
-    num_matrices = len(indices)
-    sums = np.bincount(matrix, values)
-    counts = np.bincount(matrix)
+    num_matrices = len(matrix_indices)
+    sums = np.bincount(matrix_of_value, values)
+    counts = np.bincount(matrix_of_value)
     # (resamples, n) matrices of the drawn blocks, which wrap around at the end.
     block_length = (
         1 if num_matrices < _MIN_MATRICES_FOR_BLOCKS else math.ceil(num_matrices ** (1 / 3))

@@ -140,19 +140,19 @@ def _compiler_version() -> str:
 
 
 def _with_fingerprint(
-    file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any
+    cache_file: Any, index_access: Callable[..., Any], function: Callable[..., Any], *arguments: Any
 ) -> Any:
     """Call a function of numba-cuda's disk cache after replacing the stamp of the source by Teal's
     fingerprint, since numba-cuda's stamp covers one source file only.
 
     Args:
-        file: numba-cuda's object of the cache files of a kernel.
-        access: function that loads or saves their index.
+        cache_file: numba-cuda's object of the cache files of a kernel.
+        index_access: function that loads or saves their index.
         function: the kernel's Python function.
-        arguments: arguments of ``access``.
+        arguments: arguments of ``index_access``.
     """
-    file._source_stamp = fingerprint(function, (_compiler_version(), _MAX_REGISTERS))
-    return access(*arguments)
+    cache_file._source_stamp = fingerprint(function, (_compiler_version(), _MAX_REGISTERS))
+    return index_access(*arguments)
 
 
 def device_function(function: _F) -> _F:
@@ -192,6 +192,7 @@ def upload(values: Any, device: torch.device) -> Tensor:
     """Copy a NumPy array of integers to ``device`` as a tensor of the same shape; wider integers
     than a byte become signed, with the same bits.
     """
+    # Replace u by i in a type such as u2: the signed type of the same width.
     signed = (
         values.view(values.dtype.str.replace("u", "i")) if values.dtype.itemsize > 1 else values
     )
@@ -230,6 +231,7 @@ def launch(
 @functools.lru_cache(maxsize=64)
 def _stream(handle: int, device: int) -> Any:
     """Return Numba's object for a CUDA stream of torch; handle 0 is the default stream."""
+    # The device only distinguishes equal handles of several GPUs in the cache.
     from numba import cuda
 
     return cuda.external_stream(handle) if handle else 0

@@ -9,9 +9,9 @@ from teal.errors import InputError
 # Linear models of the seconds of a solve to a certified gap of 1%, on an H200 and on one of 16
 # threads of the same machine: fitted to UsCarrier and Kdl (146,000 and 4.0 million entries of a
 # scan); docs/figures/gpu.csv.
-_GPU_S = 18e-3
+_GPU_OVERHEAD_S = 18e-3
 _GPU_S_PER_ENTRY = 5e-10
-_CPU_S = 8.7e-3
+_CPU_OVERHEAD_S = 8.7e-3
 _CPU_S_PER_ENTRY = 2.8e-7
 
 
@@ -38,8 +38,8 @@ def is_faster_on_gpu(entries: int, threads: int) -> bool:
             once.
         threads: number of CPU threads.
     """
-    cpu_seconds = _CPU_S + _CPU_S_PER_ENTRY * entries / threads
-    return _GPU_S + _GPU_S_PER_ENTRY * entries < cpu_seconds
+    cpu_seconds = _CPU_OVERHEAD_S + _CPU_S_PER_ENTRY * entries / threads
+    return _GPU_OVERHEAD_S + _GPU_S_PER_ENTRY * entries < cpu_seconds
 
 
 def pick_device(name: str) -> torch.device:

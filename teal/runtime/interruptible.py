@@ -75,24 +75,24 @@ def complete(steps: Steps[_T]) -> _T:
     while True:
         try:
             next(steps)
-        except StopIteration as end:
-            return end.value
+        except StopIteration as stop:
+            return stop.value
 
 
-def with_single_threaded_torch(steps: Steps[_T], numbers: int) -> Steps[_T]:
+def with_single_threaded_torch(steps: Steps[_T], num_entries: int) -> Steps[_T]:
     """Return a computation that runs another one with torch limited to one thread, unless its
     tensors are large; the limit is lifted while the computation pauses.
 
     Args:
         steps: the computation.
-        numbers: number of entries of its largest tensors.
+        num_entries: number of entries of its largest tensors.
     """
     while True:
-        with quiet_torch(numbers):
+        with quiet_torch(num_entries):
             try:
                 next(steps)
-            except StopIteration as end:
-                return end.value
+            except StopIteration as stop:
+                return stop.value
         yield
 
 

@@ -37,19 +37,19 @@ def interrupts_wait() -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
-    """Call ``act`` on SIGINT or SIGTERM instead of terminating; a second signal raises
+def on_interrupt(callback: Callable[[], object]) -> Iterator[None]:
+    """Call ``callback`` on SIGINT or SIGTERM instead of terminating; a second signal raises
     KeyboardInterrupt.
 
     Outside the main thread, where Python delivers no signals, nothing happens.
     """
-    received: list[int] = []
+    received_signals: list[int] = []
 
     def handle_signal(signal_number: int, _: FrameType | None) -> None:
-        if received:
+        if received_signals:
             raise KeyboardInterrupt
-        received.append(signal_number)
-        act()
+        received_signals.append(signal_number)
+        callback()
 
     # Only the main thread may set handlers; restore the previous ones afterwards.
     if threading.current_thread() is not threading.main_thread():

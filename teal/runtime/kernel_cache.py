@@ -259,7 +259,9 @@ class KernelCache(NullCache):
             signature: Numba's signature of the argument types.
             target_context: Numba's target context.
         """
+        # Register the types and functions of Numba's extensions, which stored code may use.
         target_context.refresh()
+        # Read the file of the cache folder, else that of the package.
         path = self.path(signature)
         compiled = self._load_file(path, target_context) or self._load_shipped(
             signature, target_context
@@ -345,11 +347,11 @@ class KernelCache(NullCache):
         if descriptor is None:
             return
         # A hash of the file's name selects the byte of the lock file, among 2^56.
-        byte = int(content_key(path.name)[:14], 16)
+        lock_byte = int(content_key(path.name)[:14], 16)
         deadline = time.monotonic() + _MAX_WAIT_S
         while True:
             try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lock_byte)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     return
@@ -358,7 +360,7 @@ class KernelCache(NullCache):
                 # The file system has no locks.
                 return
             else:
-                self._locked_byte = byte
+                self._locked_byte = lock_byte
                 return
 
     def _unlock(self) -> None:
@@ -408,25 +410,25 @@ def _evict(path: Path) -> None:
     Args:
         path: file of the kernel in the cache folder.
     """
-    name = path.name.rsplit(".", 3)[0]
+    kernel_name = path.name.rsplit(".", 3)[0]
     now = time.time()
     # Time of the last use, and files, of each version of the function.
     last_used: dict[str, float] = {}
-    files: dict[str, list[Path]] = {}
+    files_of_version: dict[str, list[Path]] = {}
     for file in path.parent.glob("*.nbc"):
         # Another process may remove it at the same time.
         with contextlib.suppress(OSError, ValueError):
-            modified = file.stat().st_mtime
-            function, version, _, _ = file.name.rsplit(".", 3)
-            if now - modified > _MAX_UNUSED_DAYS * 86_400:
+            modified_at = file.stat().st_mtime
+            file_kernel, version, _, _ = file.name.rsplit(".", 3)
+            if now - modified_at > _MAX_UNUSED_DAYS * 86_400:
                 file.unlink(missing_ok=True)
-            elif function == name:
-                last_used[version] = max(last_used.get(version, 0.0), modified)
-                files.setdefault(version, []).append(file)
+            elif file_kernel == kernel_name:
+                last_used[version] = max(last_used.get(version, 0.0), modified_at)
+                files_of_version.setdefault(version, []).append(file)
     for version in sorted(last_used, key=lambda version: last_used[version], reverse=True)[
         _MAX_VERSIONS:
     ]:
-        for file in files[version]:
+        for file in files_of_version[version]:
             file.unlink(missing_ok=True)
 
 
@@ -447,8 +449,8 @@ class _CompilationReport(Announcer):
         self._notify = notify
         self._lock = threading.RLock()
         # Number of nested compilations in progress, and of finished ones.
-        self._depth = 0
-        self._num_kernels = 0
+        self._nesting_depth = 0
+        self._num_finished = 0
         # Seconds of finished outermost compilations, start of the present one, and time of the last
         # message by time.perf_counter(), 0 for none.
         self._finished_s = 0.0
@@ -459,10 +461,10 @@ class _CompilationReport(Announcer):
     def begins(self, name: str) -> None:
         """Start the clock of an outermost compilation; print a message if it takes long so far."""
         with self._lock:
-            if not self._depth:
+            if not self._nesting_depth:
                 self._outermost_begin = time.perf_counter()
-            self._depth += 1
-            # The first message comes after a second, further ones in intervals of five.
+            self._nesting_depth += 1
+            # The first message comes after a second of compilation, later ones every five seconds.
             elapsed_s = self._finished_s + time.perf_counter() - self._outermost_begin
             if elapsed_s > _SILENT_S and (
                 not self._last_message_time
@@ -476,7 +478,7 @@ class _CompilationReport(Announcer):
                     else f"once; stored in {cache_folder}"
                 )
                 progress_text = (
-                    f" ({self._num_kernels} in {elapsed_s:.0f} s so far)"
+                    f" ({self._num_finished} in {elapsed_s:.0f} s so far)"
                     if self._last_message_time
                     else f" for this machine, {cache_text}"
                 )
@@ -487,15 +489,15 @@ class _CompilationReport(Announcer):
     def ends(self, name: str, seconds: float) -> None:
         """Count a finished compilation; add up the seconds of outermost ones."""
         with self._lock:
-            self._depth -= 1
-            self._num_kernels += 1
-            if not self._depth:
+            self._nesting_depth -= 1
+            self._num_finished += 1
+            if not self._nesting_depth:
                 self._finished_s += time.perf_counter() - self._outermost_begin
 
     def close(self) -> None:
         """Print the number of compiled kernels and their time, if there was a message before."""
         if self._last_message_time:
-            self._notify(f"compiled {self._num_kernels} kernels in {self._finished_s:.1f} s")
+            self._notify(f"compiled {self._num_finished} kernels in {self._finished_s:.1f} s")
 
 
 @contextlib.contextmanager

@@ -125,11 +125,11 @@ def machine_fingerprint(target: Processor | None = None) -> str:
     """Return the SHA-256 of processor, versions of Numba and Python, Numba's settings, and the
     files that are part of every fingerprint.
     """
-    files = [(Path(__file__).parent / name).read_bytes() for name in _COMMON_FILES]
+    file_contents = [(Path(__file__).parent / name).read_bytes() for name in _COMMON_FILES]
     version = platform.python_version_tuple()[:2]
     settings = [repr(getattr(numba.config, name, None)) for name in _NUMBA_SETTINGS]
     target_fields = tuple(target or processor())
-    return content_key(files, numba.__version__, version, settings, target_fields)
+    return content_key(file_contents, numba.__version__, version, settings, target_fields)
 
 
 def dependencies(function: Callable[..., Any], visited: set[int]) -> Iterator[tuple[str, str]]:
@@ -154,7 +154,11 @@ def dependencies(function: Callable[..., Any], visited: set[int]) -> Iterator[tu
 
 
 def _code_dependencies(
-    name: str, code: types.CodeType, doc: str | None, values: dict[str, Any], visited: set[int]
+    name: str,
+    code: types.CodeType,
+    doc: str | None,
+    global_values: dict[str, Any],
+    visited: set[int],
 ) -> Iterator[tuple[str, str]]:
     """Yield name and content of each dependency of a code object.
 
@@ -162,22 +166,22 @@ def _code_dependencies(
         name: qualified name of its function.
         code: the code object.
         doc: docstring, which is excluded; None for none.
-        values: globals of the function, by name.
+        global_values: globals of the function, by name.
         visited: ids of the functions whose dependencies were yielded already (written).
     """
     yield f"{name}.code", f"{code.co_code.hex()} {code.co_varnames} {code.co_names} {code.co_flags}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _code_dependencies(
-                f"{name}.{constant.co_name}", constant, None, values, visited
+                f"{name}.{constant.co_name}", constant, None, global_values, visited
             )
         else:
             is_doc = isinstance(constant, str) and constant == doc
             yield f"{name}.constant", repr(None if is_doc else constant)
     for variable in code.co_names:
         # Names that are not globals are attributes or built-in functions.
-        if variable in values:
-            yield from _value_dependencies(f"{name}.{variable}", values[variable], visited)
+        if variable in global_values:
+            yield from _value_dependencies(f"{name}.{variable}", global_values[variable], visited)
 
 
 def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tuple[str, str]]:

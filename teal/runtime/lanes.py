@@ -45,7 +45,7 @@ def _type_of(dtype: types.Float, width: int) -> types.Type:
     return dtype if width == 1 else Lanes(dtype, width)
 
 
-def _row(context, builder, array_type, array, index, width):
+def _row_address(context, builder, array_type, array, index, width):
     """Emit the address of row ``index`` of a flat array, a pointer to a scalar or to a vector.
 
     Args:
@@ -71,7 +71,9 @@ def load(typingctx, array, index, lanes):
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
-        pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], width)
+        pointer = _row_address(
+            context, builder, signature.args[0], arguments[0], arguments[1], width
+        )
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
 
     return _type_of(array.dtype, width)(array, types.int64, lanes), codegen
@@ -85,14 +87,16 @@ def store(typingctx, array, index, value):
     width = value.width if isinstance(value, Lanes) else 1
 
     def codegen(context, builder, signature, arguments):
-        pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], width)
+        pointer = _row_address(
+            context, builder, signature.args[0], arguments[0], arguments[1], width
+        )
         builder.store(arguments[2], pointer, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, _type_of(array.dtype, width)), codegen
 
 
-def _broadcast(builder, scalar, width):
+def _broadcast_vector(builder, scalar, width):
     """Emit a vector with ``scalar`` in each of ``width`` lanes; the scalar itself for one lane."""
     if width == 1:
         return scalar
@@ -110,7 +114,7 @@ def broadcast(typingctx, value, lanes):
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
-        return _broadcast(builder, arguments[0], width)
+        return _broadcast_vector(builder, arguments[0], width)
 
     return _type_of(value, width)(value, lanes), codegen
 
@@ -123,8 +127,8 @@ def load_broadcast(typingctx, array, index, lanes):
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
-        pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], 1)
-        return _broadcast(builder, builder.load(pointer), width)
+        pointer = _row_address(context, builder, signature.args[0], arguments[0], arguments[1], 1)
+        return _broadcast_vector(builder, builder.load(pointer), width)
 
     return _type_of(array.dtype, width)(array, types.int64, lanes), codegen
 
@@ -172,13 +176,13 @@ def exponential(typingctx, value):
         n = builder.sub(builder.fptosi(y, int_type), constant(int_type, 1))
         f = builder.fsub(y, builder.sitofp(n, real))
         # 2^f by Horner's scheme
-        power = constant(real, _POWER_OF_TWO[-1])
+        power_of_two = constant(real, _POWER_OF_TWO[-1])
         for coefficient in _POWER_OF_TWO[-2::-1]:
-            product = builder.fmul(power, f, flags=("contract",))
-            power = builder.fadd(product, constant(real, coefficient), flags=("contract",))
+            product = builder.fmul(power_of_two, f, flags=("contract",))
+            power_of_two = builder.fadd(product, constant(real, coefficient), flags=("contract",))
         # 2^n as a float32: exponent bits n + 127, shifted over the 23 bits of the mantissa
-        bits = builder.shl(builder.add(n, constant(int_type, 127)), constant(int_type, 23))
-        return builder.fmul(power, builder.bitcast(bits, real))
+        exponent_bits = builder.shl(builder.add(n, constant(int_type, 127)), constant(int_type, 23))
+        return builder.fmul(power_of_two, builder.bitcast(exponent_bits, real))
 
     return value(value), codegen
 
@@ -206,7 +210,7 @@ def maximum(typingctx, a, b):
     return a(a, a), codegen
 
 
-def _arithmetic(operation: Any, instruction: str) -> None:
+def _define_operator(operation: Any, instruction: str) -> None:
     """Define a binary Python operator of ``Lanes`` by an LLVM instruction."""
 
     @intrinsic
@@ -229,7 +233,7 @@ for _operation, _instruction in (
     (operator.mul, "fmul"),
     (operator.truediv, "fdiv"),
 ):
-    _arithmetic(_operation, _instruction)
+    _define_operator(_operation, _instruction)
 
 
 @intrinsic
@@ -269,15 +273,18 @@ def lane_sum(typingctx, value):
     dtype = value.dtype if isinstance(value, Lanes) else value
 
     def codegen(context, builder, signature, arguments):
+        # Add the upper half of the lanes to the lower half until one lane remains.
         vector = arguments[0]
         count = width
         if count == 1:
             return vector
         while count > 1:
-            half = ir.VectorType(ir.IntType(32), count // 2)
+            half_indices = ir.VectorType(ir.IntType(32), count // 2)
             parts = [
                 builder.shuffle_vector(
-                    vector, vector, ir.Constant(half, list(range(first, first + count // 2)))
+                    vector,
+                    vector,
+                    ir.Constant(half_indices, list(range(first, first + count // 2))),
                 )
                 for first in (0, count // 2)
             ]

@@ -22,7 +22,7 @@ def lazy_names(module: str, file: str) -> tuple[Callable[[str], Any], list[str]]
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     # Module that defines each name.
-    homes = {
+    module_of_name = {
         alias.name: str(node.module)
         for node in stub.body
         if isinstance(node, ast.ImportFrom)
@@ -30,11 +30,11 @@ def lazy_names(module: str, file: str) -> tuple[Callable[[str], Any], list[str]]
     }
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in module_of_name:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(homes[name]), name)
+        value = getattr(importlib.import_module(module_of_name[name]), name)
         # Found without this function from now on.
         setattr(sys.modules[module], name, value)
         return value
 
-    return load, sorted(homes)
+    return load, sorted(module_of_name)

@@ -86,7 +86,7 @@ def max_batch(
         InputError: a single item does not fit.
     """
     require(operation, item_bytes, remedy, device)
-    # All items at once need no additional bytes.
+    # Free bytes less the reserve; all items at once need no additional bytes.
     free = int((1 - _RESERVED_FRACTION) * available_on(device))
     return (
         count if count * item_bytes <= free else max(1, (free - fixed_bytes) // max(item_bytes, 1))

@@ -101,6 +101,8 @@ def threads_for(
     numba_threads = numba.get_num_threads()
     previous_operations = _operations()
     _state.operations = operations
+    # A large kernel uses all threads, unless other processes use all cores.  With one thread there
+    # is nothing to limit, so the load is not sampled.
     may_use_all = is_large(operations, min_operations) and (
         numba_threads == 1 or not _cores_are_taken()
     )
@@ -154,7 +156,7 @@ def _torch_on_one_thread() -> Iterator[None]:
         yield
         return
     with _single_threaded_torch.lock:
-        _single_threaded_torch.blocks += 1
+        _single_threaded_torch.num_blocks += 1
         _single_threaded_torch.threads_before = threads
     torch.set_num_threads(1)
     try:
@@ -162,7 +164,7 @@ def _torch_on_one_thread() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         with _single_threaded_torch.lock:
-            _single_threaded_torch.blocks -= 1
+            _single_threaded_torch.num_blocks -= 1
 
 
 def _torch_threads() -> int:
@@ -176,7 +178,7 @@ def _torch_threads() -> int:
     if not getattr(_state, "has_torch_threads", False):
         with _single_threaded_torch.lock:
             _state.has_torch_threads = True
-            if _single_threaded_torch.blocks and torch.get_num_threads() == 1:
+            if _single_threaded_torch.num_blocks and torch.get_num_threads() == 1:
                 torch.set_num_threads(_single_threaded_torch.threads_before)
     return torch.get_num_threads()
 
@@ -186,12 +188,12 @@ class _SingleThreadedTorch:
 
     Attributes:
         lock: lock of the other attributes.
-        blocks: number of active blocks.
+        num_blocks: number of active blocks.
         threads_before: number of torch's threads before the latest block.
     """
 
     lock = threading.Lock()
-    blocks = 0
+    num_blocks = 0
     threads_before = 1
 
 
@@ -280,14 +282,12 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
     if hasattr(dispatcher, "_cache"):
         dispatcher._cache = KernelCache(function, sorted(options.items()))
         dispatcher._compile_for_args = functools.partial(
-            _call_compiled_or_python, dispatcher, dispatcher._compile_for_args
+            _select_function, dispatcher, dispatcher._compile_for_args
         )
     return dispatcher
 
 
-def _call_compiled_or_python(
-    dispatcher: Any, compile_for: Callable[..., Any], *arguments: Any
-) -> Any:
+def _select_function(dispatcher: Any, compile_for: Callable[..., Any], *arguments: Any) -> Any:
     """Return the function to call for arguments of new types: compiled code, or, within a block of
     :func:`interpreting`, the Python function.
 
@@ -324,6 +324,7 @@ def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__defaults__,
         function.__closure__,
     )
+    # Replace the kernels among the globals that the function reads; loops over parts run serially.
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
         # Only kernels have a Python function ``py_func``.
@@ -375,15 +376,15 @@ class _ParallelKernel:
     ) -> None:
         self.py_func = function
         self.part = inner_kernel(function)
-        self._count = count
+        self._count_parts = count
         # Position among the arguments of a call, which omit the part.
-        self._counted = _position_of(counted, function) - 1
+        self._counted_position = _position_of(counted, function) - 1
         self._dispatcher = kernel(_on_team(self.part, function))
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
         """Compute all parts; ``arguments`` are those after the part."""
-        self._dispatcher(self._count(arguments[self._counted]), arguments)
+        self._dispatcher(self._count_parts(arguments[self._counted_position]), arguments)
 
     @property
     def dispatchers(self) -> tuple[Any]:
@@ -396,18 +397,18 @@ def _position_of(argument: str, function: Callable[..., Any]) -> int:
     return list(inspect.signature(function).parameters).index(argument)
 
 
-def _on_team(part: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _on_team(part_kernel: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function ``run(count, arguments)`` that runs all parts of a kernel on the thread
     team.
 
     Args:
-        part: compiled kernel of one part.
+        part_kernel: compiled kernel of one part.
         function: its Python function; ``run`` gets its module and name, by which the disk cache
             identifies kernels.
     """
 
     def run(count: int, arguments: tuple[Any, ...]) -> None:
-        parallel_for(part, count, arguments)
+        parallel_for(part_kernel, count, arguments)
 
     run.__module__ = function.__module__
     run.__qualname__ = f"{function.__qualname__}_on_team"
@@ -447,24 +448,24 @@ class _PartitionedKernel:
         self, function: Callable[..., Any], counted: str, count: Callable[[Any], int]
     ) -> None:
         self.py_func = function
-        self._count = count
+        self._count_parts = count
         # Position among the arguments of a call, which omit the two ends of the range.
-        self._counted = _position_of(counted, function) - 2
+        self._counted_position = _position_of(counted, function) - 2
         self._dispatcher = kernel(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
         """Compute all parts; ``arguments`` are those of the function after ``begin, end``."""
         # A thread for every 500,000 operations, up to one per part.
-        count = self._count(arguments[self._counted])
+        num_parts = self._count_parts(arguments[self._counted_position])
         # Infinite outside a block of threads_for, where the number of operations is unknown.
         max_useful_threads = _operations() / _MIN_OPERATIONS_PER_HELPER
-        threads = int(min(numba.get_num_threads(), count, max_useful_threads))
-        if threads <= 1:
-            self._dispatcher(0, count, *arguments)
+        num_threads = int(min(numba.get_num_threads(), num_parts, max_useful_threads))
+        if num_threads <= 1:
+            self._dispatcher(0, num_parts, *arguments)
             return
         # Thread i computes the parts bounds[i] .. bounds[i + 1] - 1.
-        bounds = [count * i // threads for i in range(threads + 1)]
+        bounds = [num_parts * i // num_threads for i in range(num_threads + 1)]
         helpers = _helpers()
         futures = [
             helpers.submit(self._dispatcher, begin, end, *arguments)

@@ -206,8 +206,8 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
         suffixes: accepted endings of its name, of one or two parts, such as .csv and .rfc8345.json.
         overwrite: whether an existing file may be replaced.
     """
-    suffix = "".join(path.suffixes[-2:]).lower()
-    if path.suffix.lower() not in suffixes and suffix not in suffixes:
+    double_suffix = "".join(path.suffixes[-2:]).lower()
+    if path.suffix.lower() not in suffixes and double_suffix not in suffixes:
         raise InputError(
             str(path),
             "out",

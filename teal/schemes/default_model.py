@@ -33,10 +33,10 @@ _lock = threading.RLock()
 @functools.cache
 def _shipped_model() -> PriceGnnScheme:
     """Return the PriceGNN that comes with Teal, loaded once a process."""
-    return PriceGnnScheme(load_price_gnn(_folder())[0])
+    return PriceGnnScheme(load_price_gnn(_checkpoint_folder())[0])
 
 
-def _folder() -> Path:
+def _checkpoint_folder() -> Path:
     """Return the folder of the checkpoint that comes with Teal, whatever the working directory."""
     return packaged(f"models/{DEFAULT_CHECKPOINT}")
 
@@ -95,15 +95,17 @@ def default_model(
         counts_loading: whether the process solves only this problem: the predicted saving must then
             exceed the time to load the model.
     """
+    # No model for programs that cannot start from one, nor where its checkpoint is missing.
     if not pipeline.takes_starter(problem) or not may_start_from_model(problem, engine):
         return None
-    if not _folder().is_dir():
+    if not _checkpoint_folder().is_dir():
         return None
     # On large path sets PDHG starts from the model.
     if saves_time(problem.paths):
         return DefaultModel()
     if engine != "auto" or problem.paths.scan_size < MIN_SCAN:
         return None
+    # For a single problem, the predicted saving must also exceed the time to load the model.
     is_loaded = _shipped_model.cache_info().currsize > 0
     if counts_loading and not is_loaded and _predicted_saving_s(problem, gap) <= LOAD_S:
         return None

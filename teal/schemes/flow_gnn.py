@@ -128,7 +128,7 @@ class FlowGnnScheme:
         Raises:
             InputError: the checkpoint is for another objective.
         """
-        self._check(problem)
+        self._check_objective(problem)
         all_paths = problem.paths
         config = self.model.config
         num_model_paths = all_paths.num_paths if config.takes_any_paths else config.num_paths
@@ -145,8 +145,10 @@ class FlowGnnScheme:
             splits, prices = self.model.allocate(problem.to(self.model.dtype))
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - num_model_paths)), prices
 
-    def _check(self, problem: Problem) -> None:
-        """Check that the model supports a problem's objective; move it to the problem's device.
+    def _check_objective(self, problem: Problem) -> None:
+        """Check that the checkpoint is for a problem's objective, and move the model to its device.
+
+        A model without a card, in training, stays as it is.
 
         Raises:
             InputError: the checkpoint is for another objective.
@@ -169,7 +171,7 @@ class FlowGnnScheme:
         config = self.config
         carries_all = problem.demand_set.carries_all
         if config.repair == "admm" or (config.repair == "auto" and not carries_all):
-            splits, prices = self._by_admm(problem)
+            splits, prices = self._repair_by_admm(problem)
         else:
             splits, prices = (tensor.to(torch.float64) for tensor in self.start(problem))
             # Without iterations PDHG only projects the model's splits and bounds the optimum.
@@ -183,7 +185,7 @@ class FlowGnnScheme:
                 gap = BALANCED_GAP
             if max_iterations and config.iterations >= 0:
                 max_iterations = config.iterations
-            splits, prices = _evaluate_by_engine(
+            splits, prices = _evaluate_by_pdhg(
                 problem.to(torch.float64), splits, prices, max_iterations, gap
             )[:2]
         # Round the splits to tables.
@@ -193,20 +195,20 @@ class FlowGnnScheme:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)
 
-    def _by_admm(self, problem: Problem) -> tuple[Tensor, Tensor]:
+    def _repair_by_admm(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return splits (B, D, K) and prices (B, E) after ADMM, never worse than without it.
 
         The model's splits and the repaired ones are both projected, and each matrix keeps the
         better splits: a few iterations improve a good start but may spoil a poor one.  Each matrix
         also keeps the prices with the tighter bound.
         """
-        # Number of iterations: Teal's if the option is negative.
+        # Number of iterations: the paper's if the option is negative.
         num_iterations = self.config.iterations
         num_iterations = admm.default_iterations(problem) if num_iterations < 0 else num_iterations
         rho = self.config.rho
-        self._check(problem)
+        self._check_objective(problem)
         # Model, repair and projection recorded together.
-        if self._is_one_pass(problem):
+        if self._can_record_repair(problem):
             return self._passes.run(
                 self.model,
                 partial(self._repaired, num_iterations, rho),
@@ -221,14 +223,14 @@ class FlowGnnScheme:
         problem = problem.to(torch.float64)
         is_compiled = admm_fused.accepts(problem)
         repair = admm_fused.solve if is_compiled else admm.repaired
-        repaired = repair(problem, splits, num_iterations, rho, prices)
+        repaired_solution = repair(problem, splits, num_iterations, rho, prices)
         return _best_of_both(
             problem,
-            _evaluate_by_engine(problem, splits, prices),
-            _evaluate_by_engine(problem, *repaired),
+            _evaluate_by_pdhg(problem, splits, prices),
+            _evaluate_by_pdhg(problem, *repaired_solution),
         )
 
-    def _is_one_pass(self, problem: Problem) -> bool:
+    def _can_record_repair(self, problem: Problem) -> bool:
         """Return whether model, repair and projection can be recorded as one sequence for a GPU.
 
         They can for a problem over the model's paths that maximises a value as it is, without
@@ -255,15 +257,15 @@ class FlowGnnScheme:
         """
         model_problem = problem.to(self.model.dtype)
         splits, prices = (tensor.to(torch.float64) for tensor in self.model.allocate(model_problem))
-        repaired = admm.repaired(problem, splits, num_iterations, rho, prices)
+        repaired_solution = admm.repaired(problem, splits, num_iterations, rho, prices)
         return _best_of_both(
             problem,
             _evaluate_by_torch(problem, splits, prices),
-            _evaluate_by_torch(problem, *repaired),
+            _evaluate_by_torch(problem, *repaired_solution),
         )
 
 
-class _Evaluated(NamedTuple):
+class _Evaluation(NamedTuple):
     """Feasible splits and prices of B matrices, with their values and bounds.
 
     Attributes:
@@ -279,9 +281,9 @@ class _Evaluated(NamedTuple):
     bound: Tensor
 
 
-def _evaluate_by_engine(
+def _evaluate_by_pdhg(
     problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0
-) -> _Evaluated:
+) -> _Evaluation:
     """Project splits and bound the optimum by prices; PDHG may improve both.
 
     Without iterations only PDHG's compiled projection and bound run, in float32: the model's splits
@@ -301,10 +303,10 @@ def _evaluate_by_engine(
         warm_start=(splits, prices),
         dtype=None if max_iterations else torch.float32,
     )
-    return _Evaluated(result.splits, result.prices, result.value, result.bound)
+    return _Evaluation(result.splits, result.prices, result.value, result.bound)
 
 
-def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Evaluated:
+def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Evaluation:
     """Project splits and bound the optimum by prices, by torch operations alone.
 
     All numbers must have ordinary magnitudes.
@@ -314,21 +316,23 @@ def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Eva
         splits: (B, D, K) splits of a model.
         prices: (B, E) prices of a model; zeros replace prices whose bound is no tighter.
     """
+    # Replace NaN and infinite splits by 0; the projection makes the splits feasible.
     finite_splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     splits = project(problem, finite_splits, LAST_REFILL)
     # With link costs more flow may have less value: compare with the projection without refill.
     if problem.has_link_cost:
-        without_refill = project(problem, finite_splits, 0)
+        unrefilled_splits = project(problem, finite_splits, 0)
         splits = _select(
-            splits, without_refill, problem.value(splits), problem.value(without_refill)
+            splits, unrefilled_splits, problem.value(splits), problem.value(unrefilled_splits)
         )
     prices = usable_prices(problem, prices, max_ratio=1.0)
     bound = dual_bound(problem, prices)
     # Bound of zero prices.
     trivial_bound = from_score(problem, total_value(problem))
+    # With the sense 1 of a maximum and -1 of a minimum, the tighter bound has the smaller product.
     sense = problem.objective.rules.sense
     is_tighter = sense * bound < sense * trivial_bound
-    return _Evaluated(
+    return _Evaluation(
         splits,
         torch.where(is_tighter[:, None], prices, 0),
         problem.value(splits),
@@ -336,8 +340,11 @@ def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Eva
     )
 
 
-def _best_of_both(problem: Problem, first: _Evaluated, second: _Evaluated) -> tuple[Tensor, Tensor]:
+def _best_of_both(
+    problem: Problem, first: _Evaluation, second: _Evaluation
+) -> tuple[Tensor, Tensor]:
     """Return the better splits (B, D, K) and the prices (B, E) of the tighter bound, by matrix."""
+    # The sense is 1 for a maximum, -1 for a minimum: the higher score is better.
     sense = problem.objective.rules.sense
     return (
         _select(first.splits, second.splits, sense * first.value, sense * second.value),
@@ -359,10 +366,11 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     """Create the scheme of a specification ``teal[:OPTION=VALUE,...]``.
 
     The options are ``repair=auto|admm|pdhg|none``, ``iterations=-1``, ``gap=0.01``, ``rho=0.3``,
-    ``entries=0``, ``model=``, ``weights=trained`` and ``seed=0``.  The option ``model``, else the
-    argument ``model``, else ``flow`` sets the FlowGNN: a folder, or the name of a model that comes
-    with Teal.  ``weights=random`` replaces the trained weights by random ones, drawn with ``seed``:
-    a control that shows the effect of the repair alone.
+    ``entries=0``, ``model=``, ``weights_option=trained`` and ``seed=0``.  The option ``model``,
+    else the argument ``model``, else ``flow`` sets the FlowGNN: a folder, or the name of a model
+    that comes with Teal.  ``weights_option=random`` replaces the trained weights by random ones,
+    drawn with
+    ``seed``: a control that shows the effect of the repair alone.
 
     Args:
         spec: name and options of the scheme.
@@ -375,7 +383,9 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     options: Any = spec.parse_options(
         **dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0
     )
-    model_option, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
+    model_option, weights_option, seed = (
+        options.pop(name) for name in ("model", "weights", "seed")
+    )
     config = FlowGnnSchemeConfig(**options)
     if config.repair not in REPAIRS:
         raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))
@@ -391,6 +401,6 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     check_kind(folder, FLOW_GNN_KIND, spec.name)
     flow_model, card = load_flow_gnn(folder)
     flow_model = weights_of(
-        spec.text, weights, seed, flow_model, lambda: new_flow_model(card.model)
+        spec.text, weights_option, seed, flow_model, lambda: new_flow_model(card.model)
     )
     return FlowGnnScheme(flow_model, config, card, folder)

@@ -29,7 +29,7 @@ class Igp:
 
     def __post_init__(self) -> None:
         """Raise InputError if the metric is not one of the known ones."""
-        self._last: tuple[tuple[str, bytes], EcmpDag] | None = None
+        self._cached_dag: tuple[tuple[str, bytes], EcmpDag] | None = None
         if self.metric not in METRICS:
             raise InputError("scheme", "metric", " or ".join(METRICS), repr(self.metric))
 
@@ -39,8 +39,8 @@ class Igp:
         Raises:
             InputError: the matrices have different failed links.
         """
-        live = (problem.capacity > 0).cpu()
-        if bool((live != live[:1]).any()):
+        is_live = (problem.capacity > 0).cpu()
+        if bool((is_live != is_live[:1]).any()):
             raise InputError.invalid(
                 "segment lists",
                 "capacity",
@@ -48,15 +48,16 @@ class Igp:
                 "give matrices with the same failed links",
             )
         # Compute the shortest paths, unless network and failed links are those of the last call.
-        key = problem.topology.content_key(), live[0].numpy().tobytes()
-        if self._last is None or self._last[0] != key:
+        # Links of capacity 0 count as failed.
+        key = problem.topology.content_key(), is_live[0].numpy().tobytes()
+        if self._cached_dag is None or self._cached_dag[0] != key:
             metric = igp_metric(problem.topology, self.metric)
             capacity = problem.capacity[0].to("cpu", torch.float64).numpy()
-            self._last = (
+            self._cached_dag = (
                 key,
                 EcmpDag.of(dataclasses.replace(problem.topology, capacity=capacity), metric),
             )
-        return self._last[1]
+        return self._cached_dag[1]
 
 
 def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
@@ -68,8 +69,8 @@ def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
     if problem.conditions:
         names = ", ".join(condition.name for condition in problem.conditions)
         raise InputError("segment lists", "conditions", "a program without side conditions", names)
-    live = torch.from_numpy(np.isfinite(dag.links.metric)).to(problem.capacity.device)
-    if bool(((problem.capacity > 0) != live).any()):
+    is_live = torch.from_numpy(np.isfinite(dag.links.metric)).to(problem.capacity.device)
+    if bool(((problem.capacity > 0) != is_live).any()):
         raise InputError.invalid(
             "segment lists",
             "capacity",
@@ -94,8 +95,8 @@ def ecmp_allocation(problem: Problem, dag: EcmpDag) -> Allocation:
     begin = time.perf_counter()
     check_igp_program(problem, dag)
     # One segment list per demand, straight to its target, which carries all of the demand.
-    lists = CandidateLists.straight(dag, problem.paths.pairs)
-    list_problem = problem.to(torch.float64).with_paths(lists)
+    segment_lists = CandidateLists.straight(dag, problem.paths.pairs)
+    list_problem = problem.to(torch.float64).with_paths(segment_lists)
     splits = project(list_problem, list_problem.first_path_splits, refill=0)
     allocation = Allocation.of_batch(splits, None, time.perf_counter() - begin)
-    return dataclasses.replace(allocation, paths=lists)
+    return dataclasses.replace(allocation, paths=segment_lists)

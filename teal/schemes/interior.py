@@ -89,6 +89,7 @@ def make(spec: Spec, model: Path | None) -> Interior:
         raise InputError(spec.text, "start", "auto, model or none", repr(options["start"]))
     if not 0 <= options["gap"] < 1:
         raise InputError(spec.text, "gap", "a number in [0, 1)", options["gap"])
+    # The start uses the model where it saves time (auto), always (model) or never (none).
     is_none = options["start"] == "none"
     starter = None if is_none else named_model(str(model or DEFAULT_CHECKPOINT))
     return Interior(options["gap"], starter, always=options["start"] == "model")

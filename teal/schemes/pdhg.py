@@ -121,8 +121,8 @@ class WarmPdhg:
 def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:
     """Create the scheme of a specification ``pdhg[:OPTION=VALUE,...]``.
 
-    The options are ``gap=0.001``, ``deadline=0``, ``iterations=10000``, ``warm=false`` and
-    ``form=joint|residual``.
+    The options are ``gap=0.001``, ``deadline=0``, ``iterations=10000``, ``is_warm_started=false``
+    and ``form=joint|residual``.
 
     Args:
         spec: name and options of the scheme.
@@ -134,11 +134,11 @@ def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:
     options: Any = spec.parse_options(
         gap=1e-3, deadline=0.0, iterations=10_000, warm=False, form="joint"
     )
-    warm = options.pop("warm")
+    is_warm_started = options.pop("warm")
     scheme = Pdhg(**options)
     if scheme.form not in ("joint", "residual"):
         raise InputError(spec.text, "form", "joint or residual", repr(scheme.form))
     for option in ("gap", "deadline", "iterations"):
         if not 0 <= getattr(scheme, option) < math.inf:
             raise InputError(spec.text, option, "a number >= 0", getattr(scheme, option))
-    return WarmPdhg(scheme) if warm else scheme
+    return WarmPdhg(scheme) if is_warm_started else scheme

@@ -78,7 +78,7 @@ class PriceGnnScheme:
         self.model = model
         self.config = config or PriceGnnSchemeConfig()
         self._passes = RecordedPasses()
-        self._is_warm = False
+        self._has_compiled_kernels = False
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
@@ -88,7 +88,7 @@ class PriceGnnScheme:
             InputError: models do not support the problem.
         """
         problem.objective.require_an_allocation("price-gnn")
-        with threads_for(_operations(problem), torch_too=True):
+        with threads_for(_operations_of_round(problem), torch_too=True):
             return self._solve(problem)
 
     @torch.no_grad()
@@ -98,8 +98,8 @@ class PriceGnnScheme:
 
     def warm_up_kernels(self, problem: Problem) -> None:
         """Compile the CPU kernels of :meth:`start` by one call on three nodes."""
-        if problem.demand.device.type == "cpu" and not self._is_warm:
-            self._is_warm = True
+        if problem.demand.device.type == "cpu" and not self._has_compiled_kernels:
+            self._has_compiled_kernels = True
             self.start(three_nodes())
 
     def rounds_for(self, iterations: float) -> int:
@@ -150,6 +150,7 @@ class PriceGnnScheme:
             rounds: rounds of the pass for splits; 0 for the number in the training.
             bound_rounds: rounds of the pass for prices; 0 for the number in the training.
         """
+        # Move the model to the device of the problem.
         if next(self.model.parameters()).device != problem.demand.device:
             self.model.to(problem.demand.device)
 
@@ -160,7 +161,7 @@ class PriceGnnScheme:
             results, prices = model(problem, rounds or None, bound_rounds or None)
             return results[-1].splits, prices
 
-        with threads_for(_operations(problem), torch_too=True):
+        with threads_for(_operations_of_round(problem), torch_too=True):
             return self._passes.run(model, forward, problem, rounds, bound_rounds)
 
     def _solve(self, problem: Problem) -> Allocation:
@@ -199,7 +200,7 @@ class PriceGnnScheme:
         return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)
 
 
-def _operations(problem: Problem) -> int:
+def _operations_of_round(problem: Problem) -> int:
     """Return the approximate number of scalar operations of a round, which sets the threads."""
     packed = problem.paths.packed
     return _OPERATIONS_PER_ENTRY * problem.batch * (packed.num_nodes + packed.num_paths)
@@ -217,10 +218,11 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     """Create the scheme of a specification ``price-gnn[:OPTION=VALUE,...]``.
 
     The options are ``rounds=0``, ``bound_rounds=0``, ``repair=none|pdhg``, ``entries=0``,
-    ``gap=0.01``, ``iterations=10000``, ``model=``, ``weights=trained`` and ``seed=0``.  The option
+    ``gap=0.01``, ``iterations=10000``, ``model=``, ``weights_option=trained`` and ``seed=0``.  The
+    option
     ``model``, else the argument ``model``, else ``universal`` sets the PriceGNN: a folder, or the
-    name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by random
-    ones, drawn with ``seed``, as a control.
+    name of a model that comes with Teal.  ``weights_option=random`` replaces the trained weights by
+    random ones, drawn with ``seed``, as a control.
 
     Args:
         spec: name and options of the scheme.
@@ -233,7 +235,9 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     options: Any = spec.parse_options(
         **dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0
     )
-    model_option, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
+    model_option, weights_option, seed = (
+        options.pop(name) for name in ("model", "weights", "seed")
+    )
     config = PriceGnnSchemeConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
@@ -245,5 +249,5 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     check_kind(folder, PRICE_GNN_KIND, spec.name)
     trained, card = load_price_gnn(folder)
     return PriceGnnScheme(
-        weights_of(spec.text, weights, seed, trained, lambda: PriceGNN(card.model)), config
+        weights_of(spec.text, weights_option, seed, trained, lambda: PriceGNN(card.model)), config
     )

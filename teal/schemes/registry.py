@@ -19,7 +19,7 @@ from teal.errors import InputError, did_you_mean
 from teal.problem import Allocation, Problem
 from teal.spec import Registry, Spec, parse_spec
 
-_IMPORTED = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*)?")
+_FACTORY_PATTERN = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*)?")
 
 
 class Scheme(Protocol):
@@ -71,13 +71,15 @@ def scheme_names() -> list[str]:
 
 def names_a_module(text: str) -> bool:
     """Return whether ``text`` specifies a scheme as ``package.module:factory``."""
-    imported = _IMPORTED.fullmatch(text)
-    if imported is None:
+    factory_match = _FACTORY_PATTERN.fullmatch(text)
+    if factory_match is None:
         return False
     # A registered scheme may have the same name as its imported module; the scheme takes precedence
     # unless the module has the factory.
-    module = sys.modules.get(imported["module"])
-    return hasattr(module, imported["factory"]) or imported["module"] not in scheme_names()
+    module = sys.modules.get(factory_match["module"])
+    return (
+        hasattr(module, factory_match["factory"]) or factory_match["module"] not in scheme_names()
+    )
 
 
 def _load_factory(module: str, name: str) -> SchemeFactory:
@@ -117,10 +119,10 @@ def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
     """
     # Factory of a module, whose options follow another colon.
     model = None if model is None else Path(model)
-    imported = _IMPORTED.fullmatch(text)
-    if imported and names_a_module(text):
-        return _load_factory(imported["module"], imported["factory"])(
-            parse_spec(f"{imported['factory']}{imported['options'] or ''}"), model
+    factory_match = _FACTORY_PATTERN.fullmatch(text)
+    if factory_match and names_a_module(text):
+        return _load_factory(factory_match["module"], factory_match["factory"])(
+            parse_spec(f"{factory_match['factory']}{factory_match['options'] or ''}"), model
         )
     # Registered scheme.
     spec = parse_spec(text)

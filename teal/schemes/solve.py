@@ -64,6 +64,7 @@ def solve(
         InputError: options out of range, a warm start of another shape, a warm start, model or
             engine that does not apply to this program, or too little memory for one matrix.
     """
+    # Model that predicts the start: the default one, that of the caller, or none.
     starter: Starter | None = None
     if isinstance(model, str):
         if model != "auto":

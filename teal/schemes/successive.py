@@ -113,15 +113,15 @@ class SuccessivePdhg:
             start: warm start of each matrix, instead of the stored state; None to use that state.
         """
         # Warm start: the given one, else the stored state for each matrix.
-        warm = start
+        start_state = start
         if start is None and self._state is not None and self.has_start(problem):
-            warm = self._state.repeated(problem.batch)
+            start_state = self._state.repeated(problem.batch)
         result = yield from pipeline.solving(
             problem,
             gap=gap,
             deadline=deadline,
             max_iterations=max_iterations,
-            warm_start=warm,
+            warm_start=start_state,
             starter=starter if pipeline.takes_starter(problem) else None,
         )
         # Store the state of the last matrix, and the prices.

@@ -63,7 +63,7 @@ from teal.problem.prox import weighted_simplex
 
 # Number of nodes from which Teal runs 5 iterations instead of 2.
 _LARGE_NETWORK_NODES = 100
-DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
+DEFAULT_RHO = 0.3  # penalty as a multiple of mean capacity * mean value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,12 +141,14 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     """
     # h of live paths, and a harmless 1 for the others.
     inverse_capacity = problem.inverse_capacity
-    mask = problem.path_mask
+    is_live = problem.path_mask
     inverse_capacity_sum = problem.ops.path_sum(inverse_capacity)
-    inverse_capacity_sum = torch.where(mask, inverse_capacity_sum, 1).clamp(min=1e-30)
+    inverse_capacity_sum = torch.where(is_live, inverse_capacity_sum, 1).clamp(min=1e-30)
     # eta is the mean over the live paths.
-    num_paths = mask.sum(-1, keepdim=True).clamp(min=1)
-    demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / num_paths
+    num_live_paths = is_live.sum(-1, keepdim=True).clamp(min=1)
+    demand_penalty = (
+        torch.where(is_live, inverse_capacity_sum, 0).sum(-1, keepdim=True) / num_live_paths
+    )
     return AdmmScaling(
         penalty_of(problem, rho),
         inverse_capacity_sum,
@@ -161,15 +163,15 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
     It is ``rho`` times the mean capacity times the mean value of a Gbit/s; ``rho`` alone in a
     min-max program, which has no values.
     """
-    typical_value = mean_capacity(problem) * mean_value(problem)
+    penalty_unit = mean_capacity(problem) * mean_value(problem)
     # Min-max programs have zero values.
     if problem.price_set.on_simplex:
-        typical_value = torch.ones_like(problem.capacity[:, :1])
-    return rho * typical_value.clamp(min=1e-30)
+        penalty_unit = torch.ones_like(problem.capacity[:, :1])
+    return rho * penalty_unit.clamp(min=1e-30)
 
 
 def start(
-    problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None
+    problem: Problem, constants: AdmmScaling, splits: Tensor, prices: Tensor | None = None
 ) -> AdmmState:
     """Return the first ADMM state from splits and prices.
 
@@ -177,12 +179,12 @@ def start(
 
     Args:
         problem: B matrices.
-        scale: constants of the iteration.
+        constants: constants of the iteration.
         splits: (B, D, K) first splits.
         prices: (B, E) first link prices, of which only the ratios count in a min-max program; None
             for zero prices.
     """
-    dual = first_link_dual(problem, scale.penalty, prices)
+    dual = first_link_dual(problem, constants.penalty, prices)
     return AdmmState(
         torch.where(problem.path_mask, splits, 0), dual, torch.zeros_like(problem.demand)
     )
@@ -191,7 +193,7 @@ def start(
 def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
     """Return (B, E) the first multipliers y = price c / rho of the capacity rows; 0 without prices.
 
-    In a min-max program they are scaled to the required sum.
+    In a min-max program they are scaled to the sum 1 / rho.
 
     Args:
         problem: B matrices.
@@ -200,11 +202,11 @@ def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) ->
     """
     if prices is None:
         return torch.zeros_like(problem.capacity)
-    scaled_prices = prices.to(problem.capacity) * problem.capacity
-    return scaled_prices * problem.price_set.scale(scaled_prices.sum(1))[:, None] / penalty
+    capacity_values = prices.to(problem.capacity) * problem.capacity
+    return capacity_values * problem.price_set.scale(capacity_values.sum(1))[:, None] / penalty
 
 
-def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
+def step(problem: Problem, constants: AdmmScaling, state: AdmmState) -> AdmmState:
     """Return the state after one ADMM iteration: multipliers of links and demands, then splits.
 
         y <- max(0, y + (load(x) / c - 1) / (1 + m)),   u <- max(0, u + sum x - 1),
@@ -214,18 +216,18 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
 
     Here x are the splits, c the capacities, v the value of a Gbit/s on a path, y and u the
     multipliers of the capacity and the demand rows, s the share of a demand that is shed, and rho,
-    h, eta and m the constants of ``scale``.  If all demand must be carried, s is 0 and u may be
+    h, eta and m constants of the iteration.  If all demand must be carried, s is 0 and u may be
     negative.
 
     Args:
         problem: B matrices.
-        scale: rho, h, eta and m.
+        constants: rho, h, eta and m.
         state: splits (B, D, K), y (B, E) and u (B, D).
     """
     # Multipliers y and u, and the shed share s (from the old u).
     utilisation = problem.loads(state.splits) * problem.inverse_capacity
     link_dual = next_link_dual(
-        problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual
+        problem, constants.penalty, constants.full_path_utilisation, utilisation, state.link_dual
     )
     split_sum = state.splits.sum(-1)
     demand_dual = state.demand_dual + split_sum - 1
@@ -234,60 +236,60 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
         demand_dual = demand_dual.clamp(min=0)
         slack = (1 - split_sum - state.demand_dual).clamp(min=0)
     # Splits: the K x K system (diag(h) + eta 1 1') x = rhs of each demand, with x >= 0.
-    scaled_value = problem.path_value / scale.penalty[..., None]
+    scaled_value = problem.path_value / constants.penalty[..., None]
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
     split_target = (1 - slack - demand_dual)[..., None]
     rhs = (
-        scale.inverse_capacity_sum * state.splits
+        constants.inverse_capacity_sum * state.splits
         - path_price
         + scaled_value
-        + scale.demand_penalty * split_target
+        + constants.demand_penalty * split_target
     )
     splits = _nonnegative_solve(
-        rhs, scale.inverse_capacity_sum, scale.demand_penalty, problem.path_mask
+        rhs, constants.inverse_capacity_sum, constants.demand_penalty, problem.path_mask
     )
     return AdmmState(splits, link_dual, demand_dual)
 
 
 def residuals(
-    problem: Problem, scale: AdmmScaling, previous: AdmmState, state: AdmmState
+    problem: Problem, constants: AdmmScaling, previous_state: AdmmState, state: AdmmState
 ) -> AdmmResiduals:
     """Return the residuals of a state: largest row violations, and largest change in a step.
 
     Args:
         problem: B matrices.
-        scale: constants of the iteration.
-        previous: state before the last iteration.
+        constants: constants of the iteration.
+        previous_state: state before the last iteration.
         state: state after it.
     """
     # Violations of the demand rows (B, D) and of the capacity rows (B, E).
     split_sum = state.splits.sum(-1)
     carries_all = problem.demand_set.carries_all
-    row_error = split_sum - 1
-    excess = problem.utilisation(state.splits) - 1
+    demand_violation = split_sum - 1
+    over_utilisation = problem.utilisation(state.splits) - 1
     if carries_all:
-        row_error = torch.where(problem.routable, row_error.abs(), 0)
-        excess = torch.zeros_like(excess)
-    row_error = torch.where(problem.demand > 0, row_error, 0)
+        demand_violation = torch.where(problem.routable, demand_violation.abs(), 0)
+        over_utilisation = torch.zeros_like(over_utilisation)
+    demand_violation = torch.where(problem.demand > 0, demand_violation, 0)
     # Changes of splits and multipliers in the last iteration.
     changes = [
-        (state.splits - previous.splits).flatten(1),
-        (state.link_dual - previous.link_dual) * (1 + scale.full_path_utilisation),
-        torch.where(problem.routable, state.demand_dual - previous.demand_dual, 0),
+        (state.splits - previous_state.splits).flatten(1),
+        (state.link_dual - previous_state.link_dual) * (1 + constants.full_path_utilisation),
+        torch.where(problem.routable, state.demand_dual - previous_state.demand_dual, 0),
     ]
     return AdmmResiduals(
-        excess.amax(1).clamp(min=0),
-        row_error.amax(1).clamp(min=0),
+        over_utilisation.amax(1).clamp(min=0),
+        demand_violation.amax(1).clamp(min=0),
         torch.cat(changes, 1).abs().amax(1),
     )
 
 
-def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
+def link_prices(problem: Problem, constants: AdmmScaling, state: AdmmState) -> Tensor:
     """Return the link prices (B, E) of a state, value per Gbit/s.
 
     They are the multipliers of the capacity rows, times the penalty, over the capacities.
     """
-    return scale.penalty * state.link_dual * problem.inverse_capacity
+    return constants.penalty * state.link_dual * problem.inverse_capacity
 
 
 def solve(
@@ -306,10 +308,12 @@ def solve(
         rho: penalty as a multiple of mean capacity * mean value.
         prices: (B, E) first link prices; None for zero prices.
     """
-    scale = scaling(problem, rho)
-    previous, state = _last_two_states(problem, scale, splits, iterations, prices)
+    constants = scaling(problem, rho)
+    previous_state, state = _last_two_states(problem, constants, splits, iterations, prices)
     return AdmmResult(
-        state.splits, link_prices(problem, scale, state), residuals(problem, scale, previous, state)
+        state.splits,
+        link_prices(problem, constants, state),
+        residuals(problem, constants, previous_state, state),
     )
 
 
@@ -325,28 +329,28 @@ def repaired(
         rho: penalty as a multiple of mean capacity * mean value.
         prices: (B, E) first link prices.
     """
-    scale = scaling(problem, rho)
-    _, state = _last_two_states(problem, scale, splits, iterations, prices)
-    return state.splits, link_prices(problem, scale, state)
+    constants = scaling(problem, rho)
+    _, state = _last_two_states(problem, constants, splits, iterations, prices)
+    return state.splits, link_prices(problem, constants, state)
 
 
 def _last_two_states(
-    problem: Problem, scale: AdmmScaling, splits: Tensor, iterations: int, prices: Tensor | None
+    problem: Problem, constants: AdmmScaling, splits: Tensor, iterations: int, prices: Tensor | None
 ) -> tuple[AdmmState, AdmmState]:
     """Run ADMM iterations, and return the states before and after the last one.
 
     Args:
         problem: B matrices.
-        scale: constants of the iteration.
+        constants: constants of the iteration.
         splits: (B, D, K) first splits.
         iterations: number of iterations; with 0 both states are the first one.
         prices: (B, E) first link prices; None for zero prices.
     """
-    previous = state = start(problem, scale, splits, prices)
+    previous_state = state = start(problem, constants, splits, prices)
     for _ in range(iterations):
-        previous = state
-        state = step(problem, scale, state)
-    return previous, state
+        previous_state = state
+        state = step(problem, constants, state)
+    return previous_state, state
 
 
 def default_iterations(problem: Problem) -> int:
@@ -373,32 +377,40 @@ def next_link_dual(
         utilisation: (B, E) load(x) / c, utilisation under the present splits x.
         link_dual: (B, E) present multipliers y of the capacity rows.
     """
-    slope = 1 / (1 + full_path_utilisation)
-    live = problem.capacity > 0
+    step_size = 1 / (1 + full_path_utilisation)
+    is_live = problem.capacity > 0
     if not problem.price_set.on_simplex:
-        return torch.where(live, link_dual + (utilisation - 1) * slope, 0).clamp(min=0)
-    # y = max(0, a - theta slope), with theta such that the y sum to 1 / rho.
-    return weighted_simplex(link_dual + utilisation * slope, slope, 1 / penalty, live)
+        return torch.where(is_live, link_dual + (utilisation - 1) * step_size, 0).clamp(min=0)
+    # y = max(0, y_old + (load(x) / c - theta) / (1 + m)), with the theta for which the y sum to
+    # 1 / rho.
+    return weighted_simplex(link_dual + utilisation * step_size, step_size, 1 / penalty, is_live)
 
 
-def _nonnegative_solve(rhs: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
+def _nonnegative_solve(rhs: Tensor, diagonal: Tensor, coupling: Tensor, is_live: Tensor) -> Tensor:
     """Return the solution x >= 0 (B, D, K) of a K x K problem of each demand, exactly.
 
-        diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0.
+        h_k x_k + eta sum(x) = b_k where x_k > 0.
 
-    x_k = max(0, linear_k - coupling total) / diagonal_k.  The positive x_k have the largest
-    ``rhs``: of all prefixes of the sorted order, the active set gives the largest total.
+    Hence x_k = max(0, b_k - eta total) / h_k with the total sum(x).  The positive x_k have the
+    largest b_k: of all prefixes of the descending order of b, the active set has the largest total,
+    sum(b / h) / (1 + eta sum(1 / h)).
 
     Args:
-        rhs: (B, D, K) right-hand side.
-        diagonal: (B, D, K) positive.
-        coupling: (B, D, 1) positive.
-        mask: (B, D, K) live paths; others get 0.
+        rhs: (B, D, K) right-hand sides b.
+        diagonal: (B, D, K) diagonals h > 0.
+        coupling: (B, D, 1) factors eta > 0 of sum(x).
+        is_live: (B, D, K) live paths; others get 0.
     """
-    rhs = torch.where(mask, rhs, -torch.inf)
+    rhs = torch.where(is_live, rhs, -torch.inf)
     # Total for every prefix of the sorted order; the active set gives the largest one.
-    ordered, order = rhs.sort(-1, descending=True)
-    weight = torch.where(mask, 1 / diagonal, 0).gather(-1, order)
-    weighted_sum = (torch.where(weight > 0, ordered, 0) * weight).cumsum(-1)
-    total = (weighted_sum / (1 + coupling * weight.cumsum(-1))).amax(-1, keepdim=True).clamp(min=0)
-    return torch.where(mask, (rhs - coupling * total).clamp(min=0) / diagonal, 0)
+    sorted_rhs, order = rhs.sort(-1, descending=True)
+    sorted_reciprocals = torch.where(is_live, 1 / diagonal, 0).gather(-1, order)
+    weighted_sum = (torch.where(sorted_reciprocals > 0, sorted_rhs, 0) * sorted_reciprocals).cumsum(
+        -1
+    )
+    total = (
+        (weighted_sum / (1 + coupling * sorted_reciprocals.cumsum(-1)))
+        .amax(-1, keepdim=True)
+        .clamp(min=0)
+    )
+    return torch.where(is_live, (rhs - coupling * total).clamp(min=0) / diagonal, 0)

@@ -31,7 +31,7 @@ _MIN_BLOCK_WORK = 20_000  # smallest number of trie nodes and paths in a block o
 _MAX_BLOCKS = 16  # largest number of blocks of sources; each stores loads
 # Scalar operations per trie node or path in an iteration, approximately; sets the threads.
 _OPERATIONS_PER_ENTRY = 20
-_MIN_COUPLING = 1e-30  # lower limit of h, as in :mod:`teal.solvers.admm`
+_MIN_COUPLING = 1e-30  # lower limit of h and eta, as in :mod:`teal.solvers.admm`
 
 
 class _Program(NamedTuple):
@@ -41,56 +41,56 @@ class _Program(NamedTuple):
         rate: (B, D) Gbit/s.
         value: (B, D) value of a Gbit/s of each demand over the penalty.
         cost: (B, E) cost of a Gbit/s on each link over the penalty.
-        inverse: (B, E) 1 / c, infinite for a failed link.
+        reciprocal_capacity: (B, E) 1 / c, infinite for a failed link.
         carries_all: whether all demand must be served.
     """
 
     rate: FloatArray
     value: FloatArray
     cost: FloatArray
-    inverse: FloatArray
+    reciprocal_capacity: FloatArray
     carries_all: bool
 
 
 @inlined_kernel
-def _solve_demand(linear, diagonal, coupling, order, x, num_paths):
+def _solve_demand(rhs, diagonal, coupling, order, solution, num_paths):
     """Solve the K x K problem of one demand of K paths exactly, for x >= 0:
 
-        diagonal[k] x[k] + coupling sum(x) = linear[k] where x[k] > 0.
+        h[k] x[k] + eta sum(x) = b[k] where x[k] > 0.
 
-    x[k] = max(0, linear[k] - coupling total) / diagonal[k].  The positive x[k] have the largest
-    ``linear``: of all prefixes of the descending order, the active set has the largest total.
+    Hence x[k] = max(0, b[k] - eta total) / h[k] with the total sum(x).  The positive x[k] have the
+    largest b[k]: of all prefixes of the descending order of b, the active set has the largest
+    total, sum(b / h) / (1 + eta sum(1 / h)).
 
     Args:
-        linear: right-hand side; -inf for a dead path, which gets 0.
-        diagonal: positive diagonal.
-        coupling: positive factor of sum(x).
-        order: scratch: paths by descending ``linear`` (written).
-        x: solution (written).
+        rhs: right-hand side b; -inf for a dead path, which gets 0.
+        diagonal: diagonal h > 0.
+        coupling: factor eta > 0 of sum(x).
+        order: scratch, indices of the paths by descending b (written).
+        solution: solution x (written).
         num_paths: number of paths, K; the arrays have at least K entries.
     """
-    # Insertion sort by descending ``linear``.
+    # Insertion sort of the paths by descending right-hand side.
     for k in range(num_paths):
         order[k] = k
     for k in range(1, num_paths):
         j = k
-        while j > 0 and linear[order[j]] > linear[order[j - 1]]:
+        while j > 0 and rhs[order[j]] > rhs[order[j - 1]]:
             order[j], order[j - 1] = order[j - 1], order[j]
             j -= 1
-    # Largest total over the prefixes.
+    # Total of each prefix of the order; the largest one is the total of the solution.
     weighted_sum = 0.0
-    weight = 0.0
+    reciprocal_sum = 0.0
     largest_total = 0.0
     for k in range(num_paths):
-        if linear[order[k]] > -np.inf:
-            weighted_sum += linear[order[k]] / diagonal[order[k]]
-            weight += 1 / diagonal[order[k]]
-            largest_total = max(largest_total, weighted_sum / (1 + coupling * weight))
+        if rhs[order[k]] > -np.inf:
+            weighted_sum += rhs[order[k]] / diagonal[order[k]]
+            reciprocal_sum += 1 / diagonal[order[k]]
+            largest_total = max(largest_total, weighted_sum / (1 + coupling * reciprocal_sum))
+    # Solution for this total.
     for k in range(num_paths):
-        x[k] = (
-            max(0.0, linear[k] - coupling * largest_total) / diagonal[k]
-            if linear[k] > -np.inf
-            else 0.0
+        solution[k] = (
+            max(0.0, rhs[k] - coupling * largest_total) / diagonal[k] if rhs[k] > -np.inf else 0.0
         )
 
 
@@ -98,7 +98,7 @@ def _solve_demand(linear, diagonal, coupling, order, x, num_paths):
 def _iterate(
     block: int,
     program: _Program,
-    price: FloatArray,
+    extrapolated_price: FloatArray,
     scan: PathScan,
     block_ptr: Int64Array,
     max_trie_nodes: int,
@@ -121,7 +121,8 @@ def _iterate(
     Args:
         block: index of the block.
         program: rates, values, costs and inverse capacities of B programs.
-        price: (B, E) (2 y - y_old) / c with the multipliers y of the capacity rows, 1/(Gbit/s).
+        extrapolated_price: (B, E) (2 y - y_old) / c with the multipliers y of the capacity rows,
+            1/(Gbit/s).
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
@@ -139,9 +140,9 @@ def _iterate(
     full_flow = np.empty(max_trie_nodes)
     # Scratch of one demand, which has at most 255 paths: right-hand side, diagonal, solution and
     # sorting order of each path.
-    linear = np.empty(256)
+    rhs = np.empty(256)
     diagonal = np.empty(256)
-    x = np.empty(256)
+    new_splits = np.empty(256)
     order = np.empty(256, dtype=np.int64)
     # Node 0 of a source's trie is the source itself; node i + 1 has the entry i of its arrays.
     for s in range(block_ptr[block], block_ptr[block + 1]):
@@ -153,12 +154,14 @@ def _iterate(
                 parent_node = scan.parent[first_node + i]
                 e = scan.link[first_node + i]
                 inverse_capacity_sum[i + 1] = (
-                    inverse_capacity_sum[parent_node] + program.inverse[b, e]
+                    inverse_capacity_sum[parent_node] + program.reciprocal_capacity[b, e]
                 )
-                path_price[i + 1] = path_price[parent_node] + price[b, e] + program.cost[b, e]
+                path_price[i + 1] = (
+                    path_price[parent_node] + extrapolated_price[b, e] + program.cost[b, e]
+                )
             flow[: num_nodes + 1] = 0
             full_flow[: num_nodes + 1] = 0
-            path = scan.path_ptr[s]
+            first_path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 num_paths = np.int64(scan.path_count[d])
                 rate = program.rate[b, d]
@@ -169,47 +172,48 @@ def _iterate(
                     coupling = 0.0
                     num_live = 0
                     for k in range(num_paths):
-                        split_sum += splits[b, path + k]
-                        if inverse_capacity_sum[scan.end_node[path + k]] < np.inf:
+                        split_sum += splits[b, first_path + k]
+                        if inverse_capacity_sum[scan.end_node[first_path + k]] < np.inf:
                             coupling += max(
-                                inverse_capacity_sum[scan.end_node[path + k]], _MIN_COUPLING
+                                inverse_capacity_sum[scan.end_node[first_path + k]], _MIN_COUPLING
                             )
                             num_live += 1
                     coupling = max(coupling / max(num_live, 1), _MIN_COUPLING)
                     # Multiplier u and slack s of the demand row.
-                    last_dual = demand_dual[b, d]
-                    dual = last_dual + split_sum - 1
+                    last_demand_dual = demand_dual[b, d]
+                    next_demand_dual = last_demand_dual + split_sum - 1
                     slack = 0.0
                     if not program.carries_all:
-                        dual = max(0.0, dual)
-                        slack = max(0.0, 1 - split_sum - last_dual)
-                    demand_dual[b, d] = dual
+                        next_demand_dual = max(0.0, next_demand_dual)
+                        slack = max(0.0, 1 - split_sum - last_demand_dual)
+                    demand_dual[b, d] = next_demand_dual
                     # Right-hand sides and diagonal of the K x K problem; dead paths get no flow.
-                    offset = coupling * (1 - slack - dual) + program.value[b, d]
+                    common_rhs = coupling * (1 - slack - next_demand_dual) + program.value[b, d]
                     for k in range(num_paths):
-                        h = inverse_capacity_sum[scan.end_node[path + k]]
-                        linear[k] = -np.inf
+                        h = inverse_capacity_sum[scan.end_node[first_path + k]]
+                        rhs[k] = -np.inf
                         diagonal[k] = 1.0
                         if h < np.inf:
                             diagonal[k] = max(h, _MIN_COUPLING)
-                            linear[k] = (
-                                diagonal[k] * splits[b, path + k]
-                                - path_price[scan.end_node[path + k]]
-                                + offset
+                            rhs[k] = (
+                                diagonal[k] * splits[b, first_path + k]
+                                - path_price[scan.end_node[first_path + k]]
+                                + common_rhs
                             )
-                    _solve_demand(linear, diagonal, coupling, order, x, num_paths)
+                    _solve_demand(rhs, diagonal, coupling, order, new_splits, num_paths)
                     for k in range(num_paths):
-                        splits[b, path + k] = x[k]
+                        splits[b, first_path + k] = new_splits[k]
                 # Flow at the end of each live path; dead paths carry none.
                 for k in range(num_paths):
-                    node = scan.end_node[path + k]
+                    node = scan.end_node[first_path + k]
                     if inverse_capacity_sum[node] < np.inf:
-                        flow[node] = rate * splits[b, path + k]
+                        flow[node] = rate * splits[b, first_path + k]
                         full_flow[node] = rate
                     else:
-                        splits[b, path + k] = 0
-                path += num_paths
-            # Loads, up the trie.
+                        splits[b, first_path + k] = 0
+                first_path += num_paths
+            # Link loads: pass the flow through each node up to its parent, from the last node
+            # to the first, as children come after their parents.
             for j in range(num_nodes):
                 i = num_nodes - 1 - j
                 e = scan.link[first_node + i]
@@ -265,9 +269,9 @@ def solve(
     loads = np.zeros((len(block_ptr) - 1, batch, 2, num_links))
     packed_splits = np.zeros((batch, packed.num_paths))
     demand_dual = np.zeros((batch, problem.paths.num_demands))
-    dual = admm.first_link_dual(problem, penalty, prices)
-    price = torch.zeros_like(dual)
-    full_path_utilisation = torch.zeros_like(dual)
+    link_dual = admm.first_link_dual(problem, penalty, prices)
+    extrapolated_price = torch.zeros_like(link_dual)
+    full_path_utilisation = torch.zeros_like(link_dual)
     with threads_for(_OPERATIONS_PER_ENTRY * batch * (packed.num_nodes + packed.num_paths)):
         pack_paths(splits.contiguous().numpy(), scan, packed_splits)
         # The first pass only computes loads; each further pass is one iteration.
@@ -276,7 +280,7 @@ def solve(
             loads[:] = 0
             _iterate(
                 program,
-                price.numpy(),
+                extrapolated_price.numpy(),
                 scan,
                 block_ptr,
                 packed.max_trie_nodes,
@@ -294,10 +298,12 @@ def solve(
                 break
             # Next multipliers y of the links, and the prices for the next iteration.
             utilisation = torch.from_numpy(loads[:, :, 0].sum(0)) * problem.inverse_capacity
-            last_dual = dual
-            dual = admm.next_link_dual(problem, penalty, full_path_utilisation, utilisation, dual)
-            price = (2 * dual - last_dual) * problem.inverse_capacity
+            last_link_dual = link_dual
+            link_dual = admm.next_link_dual(
+                problem, penalty, full_path_utilisation, utilisation, link_dual
+            )
+            extrapolated_price = (2 * link_dual - last_link_dual) * problem.inverse_capacity
         # From the packed paths back to the padded layout (B, D, K).
         padded_splits = torch.zeros_like(problem.path_mask, dtype=torch.float64)
         pad_paths(packed_splits, scan, padded_splits.numpy())
-    return padded_splits, penalty * dual * problem.inverse_capacity
+    return padded_splits, penalty * link_dual * problem.inverse_capacity

@@ -59,7 +59,7 @@ _LOADS = (1.5, 6.0)
 _MAX_UTILITY_SCAN = 10_000
 _SOLVE_LIMIT_S = 5.0
 # No case is begun after this time, s.
-_LIMIT_S = 300.0
+_TOTAL_LIMIT_S = 300.0
 # A choice is near the fastest engine within this ratio of times.
 NEAR = 1.15
 GAPS = (1e-2, 1e-4, 1e-6)
@@ -69,7 +69,7 @@ _REPEAT_S = 0.1
 _MAX_REPEATS = 5
 _MAX_ITERATIONS = 1_000_000
 # Factor on the time of an engine that missed the target.
-_MISSED = 3.0
+_MISSED_GAP_FACTOR = 3.0
 _ENGINES = {"interior": "interior", "pdhg": "fused"}
 
 
@@ -106,21 +106,21 @@ def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
         problem: matrices of one program, at least 2; the first gives warm starts.
         limit_s: time limit of a solve, s.
     """
-    size = FirstMatrixProgram(problem.row(1)).size
+    program_size = FirstMatrixProgram(problem.row(1)).size
     for gap in GAPS:
-        start = pipeline.solve(problem.row(0), gap=gap, deadline=limit_s).state
+        warm_state = pipeline.solve(problem.row(0), gap=gap, deadline=limit_s).state
         for is_warm, batch in ((False, 1), (True, 1), (False, min(BATCH, problem.batch - 1))):
-            part = problem.rows(slice(1, 1 + batch))
+            batch_problem = problem.rows(slice(1, 1 + batch))
 
             def solve(
                 engine: str,
                 deadline: float,
-                part: Problem = part,
+                batch_problem: Problem = batch_problem,
                 gap: float = gap,
-                warm_start: SolveState | None = start if is_warm else None,
+                warm_start: SolveState | None = warm_state if is_warm else None,
             ) -> SolveResult:
                 return pipeline.solve(
-                    part,
+                    batch_problem,
                     gap=gap,
                     engine=engine,
                     warm_start=warm_start,
@@ -131,7 +131,7 @@ def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
             measured_s = _measured_in_turn(solve, gap, limit_s)
             if not measured_s:
                 continue
-            program = cost_model.features_of(part, size, gap)
+            program = cost_model.features_of(batch_problem, program_size, gap)
             predicted_s = {
                 engine: cost_model.uncorrected_seconds(engine, program, is_warm=is_warm)
                 for engine in _ENGINES
@@ -152,23 +152,28 @@ def _measured_in_turn(
         gap: target gap.
         limit_s: time limit of a call, s.
     """
-    times: dict[str, list[float]] = {engine: [] for engine in _ENGINES}
-    penalty: dict[str, float] = {}
-    for repeat in range(_MAX_REPEATS + 1):
-        for engine, name in _ENGINES.items():
-            if repeat > 1 and sum(times[engine]) > _REPEAT_S:
+    seconds_by_engine: dict[str, list[float]] = {engine: [] for engine in _ENGINES}
+    time_factor: dict[str, float] = {}
+    for call_index in range(_MAX_REPEATS + 1):
+        for engine, engine_name in _ENGINES.items():
+            # Enough calls of this engine have been measured.
+            if call_index > 1 and sum(seconds_by_engine[engine]) > _REPEAT_S:
                 continue
             begin = time.perf_counter()
-            result = solve(name, limit_s)
+            result = solve(engine_name, limit_s)
             elapsed_s = time.perf_counter() - begin
-            if repeat > 0:
-                times[engine].append(elapsed_s)
+            # The first call is not counted; it shows whether the engine reaches the target.
+            if call_index > 0:
+                seconds_by_engine[engine].append(elapsed_s)
                 continue
-            has_reached = float(result.gap.max()) <= gap * (1 + 1e-4)
-            penalty[engine] = 1.0 if has_reached else _MISSED
-        if min(penalty.values()) == _MISSED:
+            reaches_gap = float(result.gap.max()) <= gap * (1 + 1e-4)
+            time_factor[engine] = 1.0 if reaches_gap else _MISSED_GAP_FACTOR
+        if min(time_factor.values()) == _MISSED_GAP_FACTOR:
             return {}
-    return {engine: penalty[engine] * statistics.median(part) for engine, part in times.items()}
+    return {
+        engine: time_factor[engine] * statistics.median(engine_seconds)
+        for engine, engine_seconds in seconds_by_engine.items()
+    }
 
 
 def factors_of(cases: Iterable[Case]) -> Factors:
@@ -177,11 +182,11 @@ def factors_of(cases: Iterable[Case]) -> Factors:
     Args:
         cases: measured cases.
     """
-    logs: dict[str, list[float]] = collections.defaultdict(list)
+    log_ratios: dict[str, list[float]] = collections.defaultdict(list)
     for case in cases:
         for engine, seconds in case.measured_s.items():
-            logs[case.key(engine)].append(math.log(seconds / case.predicted_s[engine]))
-    return {key: math.exp(statistics.fmean(part)) for key, part in logs.items()}
+            log_ratios[case.key(engine)].append(math.log(seconds / case.predicted_s[engine]))
+    return {key: math.exp(statistics.fmean(part)) for key, part in log_ratios.items()}
 
 
 def slowdowns(cases: Iterable[Case], factors: Factors) -> list[float]:
@@ -198,8 +203,8 @@ def slowdowns(cases: Iterable[Case], factors: Factors) -> list[float]:
             engine: factors.get(case.key(engine), 1.0) * seconds
             for engine, seconds in case.predicted_s.items()
         }
-        chosen = min(predicted_s, key=predicted_s.__getitem__)
-        ratios.append(case.measured_s[chosen] / min(case.measured_s.values()))
+        predicted_fastest = min(predicted_s, key=predicted_s.__getitem__)
+        ratios.append(case.measured_s[predicted_fastest] / min(case.measured_s.values()))
     return ratios
 
 
@@ -258,13 +263,15 @@ def calibrate() -> Calibration:
         InputError: the networks are not installed.
     """
     cases = list(_measured_cases())
-    before = slowdowns(cases, {})
-    after = held_out_slowdowns(cases)
-    if np.mean(np.log(after)) >= np.mean(np.log(before)):
+    slowdowns_before = slowdowns(cases, {})
+    slowdowns_after = held_out_slowdowns(cases)
+    if np.mean(np.log(slowdowns_after)) >= np.mean(np.log(slowdowns_before)):
         cost_model.remove_factors()
-        return Calibration(cases, before, after, {}, None)
+        return Calibration(cases, slowdowns_before, slowdowns_after, {}, None)
     factors = factors_of(cases)
-    return Calibration(cases, before, after, factors, cost_model.store_factors(factors))
+    return Calibration(
+        cases, slowdowns_before, slowdowns_after, factors, cost_model.store_factors(factors)
+    )
 
 
 def _measured_cases() -> Iterator[Case]:
@@ -274,7 +281,7 @@ def _measured_cases() -> Iterator[Case]:
         for index, network in enumerate(_NETWORKS)
         for problem in _problems(network, _LOADS[index % len(_LOADS)])
     ]
-    end = Deadline.after(_LIMIT_S)
+    end = Deadline.after(_TOTAL_LIMIT_S)
     with progress_bar(total=len(problems), desc="measuring", unit="program") as bar:
         for network, problem in problems:
             for case in measure(network, problem, _SOLVE_LIMIT_S):

@@ -60,7 +60,7 @@ _MAX_CHOSEN_SLOTS = 30_000_000
 # up to 10% of the value.
 _MIN_SHARES = 0.05, 0.001
 # Share of the target gap at which column generation stops; the pruning uses the other part.
-_SEARCH_SHARE = 0.5
+_SEARCH_GAP_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,15 +122,15 @@ def choose_paths(
     if not 0 < gap < 1:
         raise InputError("paths", "gap", "a number in (0, 1)", gap)
     initial_paths = compute_paths(topology, cache=cache) if paths is None else paths
-    program = Objective.of(objective or Objective()).for_paths
-    problem = Problem.create(topology, initial_paths, program, demand, weight=weight)
+    path_objective = Objective.of(objective or Objective()).for_paths
+    problem = Problem.create(topology, initial_paths, path_objective, demand, weight=weight)
     # The cache key is a hash of all inputs; selections that the deadline ended have a second key.
     key = content_key(
         _FORMAT,
         initial_paths.key,
         topology.content_key(),
-        str(program.name),
-        program.epsilon,
+        str(path_objective.name),
+        path_objective.epsilon,
         problem.demand_value.numpy(),
         problem.demand.numpy(),
         gap,
@@ -147,19 +147,19 @@ def choose_paths(
             )
     # Select, and write the selection to the cache.
     end = Deadline.after(deadline)
-    chosen = _choose(problem, gap, max_paths, end, report)
+    selection = _choose(problem, gap, max_paths, end, report)
     key = deadline_key if end.is_over else key
     file = cache_file(key)
-    chosen = dataclasses.replace(chosen, paths=dataclasses.replace(chosen.paths, key=key))
+    selection = dataclasses.replace(selection, paths=dataclasses.replace(selection.paths, key=key))
     # Without compiled kernels HiGHS solves the programs, which may lead to other paths than the
     # engine does: the selection is then not cached.
     if cache and not is_interpreting():
-        save_paths(file, chosen.paths)
+        save_paths(file, selection.paths)
         with atomic_file(file.with_suffix(".json")) as temporary:
             temporary.write_text(
-                json.dumps({"gaps": chosen.gaps.tolist(), "limited": chosen.limited})
+                json.dumps({"gaps": selection.gaps.tolist(), "limited": selection.limited})
             )
-    return chosen
+    return selection
 
 
 def more_paths(
@@ -180,16 +180,18 @@ def more_paths(
     # Certify the present path set.
     initial_paths = problem.paths
     end = Deadline.after(deadline)
-    result = complete(solving(problem, gap=_SEARCH_SHARE * gap, deadline=end))
+    result = complete(solving(problem, gap=_SEARCH_GAP_SHARE * gap, deadline=end))
     bound = all_paths_bound(problem, result.prices)
     if float(certified_gap(problem, result.value, bound).max()) <= gap or end.is_over:
         return initial_paths
     # Generate paths, and keep those that carry at least 5% of their demand.
-    generated = complete(generating_columns(problem, target=_SEARCH_SHARE * gap, deadline=end))
-    largest_shares = _served_shares(problem, generated.result.splits)
+    generated_solution = complete(
+        generating_columns(problem, target=_SEARCH_GAP_SHARE * gap, deadline=end)
+    )
+    largest_shares = _served_shares(problem, generated_solution.result.splits)
     # A limit above the size of the initial set ranks initial paths before added ones.
     is_kept, _ = _select_paths(
-        generated.paths,
+        generated_solution.paths,
         initial_paths,
         largest_shares,
         _MIN_SHARES[0],
@@ -201,7 +203,10 @@ def more_paths(
     if path_count.sum() == initial_paths.mask.sum():
         return initial_paths
     return _reorder_paths(
-        generated.paths, largest_shares, np.argsort(~is_kept, axis=1, kind="stable"), path_count
+        generated_solution.paths,
+        largest_shares,
+        np.argsort(~is_kept, axis=1, kind="stable"),
+        path_count,
     )[0]
 
 
@@ -239,24 +244,28 @@ def _choose(
     bounds = []
     for row in range(problem.batch):
         row_problem = problem.row(row).with_paths(paths)
-        generated = complete(
+        # Each matrix gets an equal part of the time that is left.
+        generated_solution = complete(
             generating_columns(
                 row_problem,
-                target=_SEARCH_SHARE * gap,
+                target=_SEARCH_GAP_SHARE * gap,
                 deadline=deadline.share(1 / (problem.batch - row)),
                 report=report and partial(report, row),
-                engine=_engine(row_problem),
+                engine=_choose_engine(row_problem),
             )
         )
         # Update the largest shares, with 0 for the paths that were added now.
-        bounds.append(generated.bound_all_paths)
+        bounds.append(generated_solution.bound_all_paths)
         largest_shares = np.pad(
-            largest_shares, ((0, 0), (0, generated.paths.num_paths - largest_shares.shape[1]))
+            largest_shares,
+            ((0, 0), (0, generated_solution.paths.num_paths - largest_shares.shape[1])),
         )
         np.maximum(
-            largest_shares, _served_shares(row_problem, generated.result.splits), out=largest_shares
+            largest_shares,
+            _served_shares(row_problem, generated_solution.result.splits),
+            out=largest_shares,
         )
-        paths = generated.paths
+        paths = generated_solution.paths
         # Remove added paths with negligible shares; after the last matrix this follows below.
         if row < problem.batch - 1:
             is_kept, _ = _select_paths(
@@ -268,38 +277,40 @@ def _choose(
     # Prune, limit and sort; keep more paths if the target gap is missed.
     bound = torch.cat(bounds)
     for min_share in _MIN_SHARES:
-        is_kept, limited = _select_paths(paths, initial_paths, largest_shares, min_share, max_paths)
+        is_kept, num_limited = _select_paths(
+            paths, initial_paths, largest_shares, min_share, max_paths
+        )
         # Sort each demand's paths by largest share, kept ones first.
         order = np.argsort(np.where(is_kept, -largest_shares, np.inf), axis=1, kind="stable")
-        selected, _ = _reorder_paths(paths, largest_shares, order, is_kept.sum(1))
+        selected_paths, _ = _reorder_paths(paths, largest_shares, order, is_kept.sum(1))
         gaps = _gaps_to_all_paths(
-            problem.with_paths(selected), bound, _SEARCH_SHARE * gap, deadline
+            problem.with_paths(selected_paths), bound, _SEARCH_GAP_SHARE * gap, deadline
         )
         if float(gaps.max()) <= gap or deadline.is_over:
             break
-    return ChosenPaths(selected, gaps, limited)
+    return ChosenPaths(selected_paths, gaps, num_limited)
 
 
 def _gaps_to_all_paths(
-    problem: Problem, bound: Tensor, target: float, deadline: Deadline
+    problem: Problem, bound: Tensor, target_gap: float, deadline: Deadline
 ) -> Tensor:
     """Return (B,) certified gaps of a problem's optimum over its paths to bounds over all paths.
 
     Args:
         problem: B matrices with the selected paths.
         bound: (B,) bounds over all paths.
-        target: gap at which each solve stops.
+        target_gap: gap at which each solve stops.
         deadline: end of the last solve.
     """
     # One matrix at a time: a batch would compile kernels for more SIMD lanes.
     results = (
-        complete(solving(problem.row(row), gap=target, deadline=deadline))
+        complete(solving(problem.row(row), gap=target_gap, deadline=deadline))
         for row in range(problem.batch)
     )
     return certified_gap(problem, torch.cat([result.value for result in results]), bound)
 
 
-def _engine(problem: Problem) -> str:
+def _choose_engine(problem: Problem) -> str:
     """Return the engine of column generation for one matrix, "pdhg" or "auto".
 
     It is "pdhg" where the largest utilisation is minimised on a small network.  Exact dual prices
@@ -307,10 +318,10 @@ def _engine(problem: Problem) -> str:
     on all busy links: the paths that they add do not improve the optimum of the representative
     matrices, but prepare the set for other ones.
     """
-    would_be_exact = (
+    would_use_exact_prices = (
         all_paths.has_few_paths(problem) and problem.objective.rules.minimises_utilisation
     )
-    return "pdhg" if would_be_exact else "auto"
+    return "pdhg" if would_use_exact_prices else "auto"
 
 
 def _served_shares(problem: Problem, splits: Tensor) -> FloatArray:
@@ -345,16 +356,16 @@ def _select_paths(
         max_paths: largest number of paths of a demand.
     """
     is_initial = np.arange(paths.num_paths) < initial_paths.mask.sum(1)[:, None]
-    is_used = paths.mask & (largest_shares >= min_share)
+    has_min_share = paths.mask & (largest_shares >= min_share)
     # Shares are at most 1, so a bonus of 2 ranks initial paths first.
     initial_bonus = 2 if max_paths > initial_paths.num_paths else 0
     score = np.where(
-        is_initial, largest_shares + initial_bonus, np.where(is_used, largest_shares, -1)
+        is_initial, largest_shares + initial_bonus, np.where(has_min_share, largest_shares, -1)
     )
     # Rank of each path by falling score, from 0.
     rank = np.argsort(np.argsort(-score, axis=1, kind="stable"), axis=1)
     is_kept = (score >= 0) & (rank < max_paths)
-    return is_kept, int((is_used & ~is_kept).any(1).sum())
+    return is_kept, int((has_min_share & ~is_kept).any(1).sum())
 
 
 def _reorder_paths(
@@ -371,7 +382,9 @@ def _reorder_paths(
     if (path_count == paths.mask.sum(1)).all() and (order == np.arange(paths.num_paths)).all():
         return paths, largest_shares
     # Cut to the largest path count; -1 is an empty slot.
-    width = max(1, int(path_count.max(initial=1)))
-    is_kept = np.arange(width) < path_count[:, None]
-    largest_shares = np.where(is_kept, np.take_along_axis(largest_shares, order, 1)[:, :width], 0)
-    return select_paths(paths, np.where(is_kept, order[:, :width], -1)), largest_shares
+    max_path_count = max(1, int(path_count.max(initial=1)))
+    is_kept = np.arange(max_path_count) < path_count[:, None]
+    largest_shares = np.where(
+        is_kept, np.take_along_axis(largest_shares, order, 1)[:, :max_path_count], 0
+    )
+    return select_paths(paths, np.where(is_kept, order[:, :max_path_count], -1)), largest_shares

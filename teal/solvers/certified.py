@@ -93,6 +93,7 @@ def tightened(problem: Problem, result: SolveResult, prices: Tensor, gap: float)
     sense = problem.objective.rules.sense
     prices = prices.to(problem.demand.device)
     other_bound = dual_bound(problem, prices).to(result.bound)
+    # The smaller bound is tighter for a maximum (sense 1), the larger one for a minimum (-1).
     is_tighter = sense * other_bound < sense * result.bound
     if not bool(is_tighter.any()):
         return result
@@ -133,11 +134,11 @@ class WarmStart:
             limits: target gap.
         """
         assert start.state is not None, "a warm start"
-        exact = problem.to(torch.float64)
+        problem64 = problem.to(torch.float64)
         yield
         splits = start.state.splits.to(torch.float64)
         prices = start.state.prices.to(torch.float64)
-        result = certified_result(exact, splits, prices, limits.gap)
+        result = certified_result(problem64, splits, prices, limits.gap)
         return result.in_dtype(problem.demand.dtype)
 
 
@@ -174,15 +175,15 @@ class Certified:
             limits: target and limits.
         """
         result = yield from self._engine.solve(problem, start, limits)
-        exact = problem.to(torch.float64)
+        problem64 = problem.to(torch.float64)
         # A matrix that does not have the target gap by these sums has not reached it.
         stop_reasons = tuple(
             Stop.ITERATIONS if stop is Stop.GAP else stop for stop in result.stopped_by
         )
         certified = certified_result(
-            exact,
+            problem64,
             result.splits.to(torch.float64),
-            usable_prices(exact, result.prices, max_ratio=1.0),
+            usable_prices(problem64, result.prices, max_ratio=1.0),
             limits.gap,
             iterations=result.iterations,
             stop_reasons=stop_reasons,

@@ -151,9 +151,10 @@ def _column_selection_factor(program: Features) -> float:
     """
     if not program.may_select:
         return 1.0
-    selection = _model()["column_selection"]
-    columns = math.expm1(program.values[_COLUMNS])
-    return float(max(1.0, columns / selection["columns"]) ** selection["exponent"])
+    coefficients = _model()["column_selection"]
+    num_columns = math.expm1(program.values[_COLUMNS])
+    # The exponent is negative; up to the stored number of columns the factor is 1.
+    return float(max(1.0, num_columns / coefficients["columns"]) ** coefficients["exponent"])
 
 
 def predict(
@@ -169,16 +170,16 @@ def predict(
         values: values of FEATURES.
     """
     coefficients = model["log_seconds"][engine][kind]
-    low, high = model["range"]
-    clipped = tuple(map(max, low, map(min, high, values)))
+    min_values, max_values = model["range"]
+    clipped_values = tuple(map(max, min_values, map(min, max_values, values)))
     # Warm starts are measured for one matrix: several take longer by the factor of cold starts.
-    log_seconds = _polynomial(coefficients["cold"], clipped)
+    log_seconds = _polynomial(coefficients["cold"], clipped_values)
     if start == "warm":
-        one = (*clipped[:_BATCH], 0.0, *clipped[_BATCH + 1 :])
-        log_factor = log_seconds - _polynomial(coefficients["cold"], one)
-        log_seconds = _polynomial(coefficients["warm"], one) + log_factor
+        single_matrix_values = (*clipped_values[:_BATCH], 0.0, *clipped_values[_BATCH + 1 :])
+        log_batch_factor = log_seconds - _polynomial(coefficients["cold"], single_matrix_values)
+        log_seconds = _polynomial(coefficients["warm"], single_matrix_values) + log_batch_factor
     # Batches above the measured ones take time in proportion.
-    log_seconds += values[_BATCH] - min(values[_BATCH], high[_BATCH])
+    log_seconds += values[_BATCH] - min(values[_BATCH], max_values[_BATCH])
     return math.exp(min(log_seconds, _MAX_LOG_SECONDS))
 
 
@@ -187,6 +188,7 @@ def _polynomial(coefficients: list[float], values: tuple[float, ...]) -> float:
     return sum(map(operator.mul, coefficients, monomials(values)))
 
 
+# Positions in FEATURES, and the largest logarithm of predicted seconds.
 _BATCH = FEATURES.index("log_batch")
 _COLUMNS = FEATURES.index("log_columns")
 _DIGITS = FEATURES.index("digits")
@@ -203,13 +205,13 @@ def seconds_from_model(program: Features) -> float:
         program: features of the program.
     """
     cold_s = uncorrected_seconds("interior", program, is_warm=False)
-    start = _model()["price_gnn"]
-    model_s = start["seconds"] + start["seconds_per_scan_entry"] * program.scan
+    gnn_constants = _model()["price_gnn"]
+    prediction_s = gnn_constants["seconds"] + gnn_constants["seconds_per_scan_entry"] * program.scan
     digits = program.values[_DIGITS]
-    saved_share = start["saved_share"] + start["saved_share_per_digit"] * digits
+    saved_share = gnn_constants["saved_share"] + gnn_constants["saved_share_per_digit"] * digits
     saved_share = min(max(saved_share, 0.0), 1.0)
     search_s = (1 - saved_share) * cold_s * _column_selection_factor(program)
-    total_s = search_s + program.batch * model_s
+    total_s = search_s + program.batch * prediction_s
     # A calibration does not measure the model: its factor is that of interior points.
     return calibration_factor("interior", program, is_warm=False) * total_s
 
@@ -240,16 +242,17 @@ def simplex_seconds(problem: Problem, *, is_warm: bool) -> float:
         is_warm: whether there is a warm start; else the first basis takes as long as that of
             several matrices.
     """
-    numbers = _model()["simplex"]
+    constants = _model()["simplex"]
     num_links = problem.capacity.shape[1]
     pivot_s = (
-        numbers["pivot_seconds"]
-        + numbers["pivot_seconds_per_slot"] * problem.paths.leaf.size
-        + numbers["pivot_seconds_per_entry"] * num_links**2
+        constants["pivot_seconds"]
+        + constants["pivot_seconds_per_slot"] * problem.paths.leaf.size
+        + constants["pivot_seconds_per_entry"] * num_links**2
     )
-    matrix_s = numbers["seconds"] + numbers["pivots_per_row"] * num_links * pivot_s
-    first = 0 if is_warm else numbers["first_basis"]
-    return float((first + problem.batch) * matrix_s)
+    matrix_s = constants["seconds"] + constants["pivots_per_row"] * num_links * pivot_s
+    # Number of matrices whose time the search for the first basis takes.
+    first_basis_matrices = 0 if is_warm else constants["first_basis"]
+    return float((first_basis_matrices + problem.batch) * matrix_s)
 
 
 def favours_simplex(problem: Problem, *, is_warm: bool, gap: float) -> bool:
@@ -265,18 +268,19 @@ def favours_simplex(problem: Problem, *, is_warm: bool, gap: float) -> bool:
         is_warm: whether the search has a warm start.
         gap: target gap.
     """
-    numbers = _model()["simplex"]
-    is_narrow = numbers["min_gap"] <= gap <= numbers["max_warm_gap"]
-    is_batch = problem.batch >= numbers["min_batch"] and gap >= numbers["min_gap"]
-    if not (is_narrow if is_warm else is_batch):
+    constants = _model()["simplex"]
+    is_in_warm_range = constants["min_gap"] <= gap <= constants["max_warm_gap"]
+    is_large_batch = problem.batch >= constants["min_batch"] and gap >= constants["min_gap"]
+    if not (is_in_warm_range if is_warm else is_large_batch):
         return False
-    is_fine = gap <= numbers["fine_gap"]
-    max_slots = numbers["max_slots_at_fine_gap"] if is_fine else numbers["max_slots"]
+    # Largest network on which the method pays, by path slots and links.
+    is_small_gap = gap <= constants["fine_gap"]
+    max_slots = constants["max_slots_at_fine_gap"] if is_small_gap else constants["max_slots"]
     num_links = problem.capacity.shape[1]
-    return bool(num_links <= numbers["max_links"] and problem.paths.leaf.size <= max_slots)
+    return bool(num_links <= constants["max_links"] and problem.paths.leaf.size <= max_slots)
 
 
-def pdhg_iterations_within(problem: Problem, seconds: float) -> int:
+def pdhg_iterations_within(problem: Problem, available_s: float) -> int:
     """Return how many PDHG iterations take so many seconds, at least a few checks' worth.
 
     An iteration over L lanes takes L^0.4 times as long as over one, and batches of more lanes are
@@ -284,14 +288,18 @@ def pdhg_iterations_within(problem: Problem, seconds: float) -> int:
 
     Args:
         problem: B matrices.
-        seconds: time.
+        available_s: time.
     """
-    iteration = _model()["pdhg_iteration"]
-    lanes = max(1, min(problem.batch, iteration["lanes"]))
-    one_s = iteration["seconds"] + iteration["seconds_per_scan_entry"] * problem.paths.scan_size
+    constants = _model()["pdhg_iteration"]
+    lanes = max(1, min(problem.batch, constants["lanes"]))
+    # Seconds of an iteration over one lane, and number of parts of at most the largest lanes.
+    single_lane_s = (
+        constants["seconds"] + constants["seconds_per_scan_entry"] * problem.paths.scan_size
+    )
     num_parts = math.ceil(problem.batch / lanes)
     return max(
-        iteration["least"], int(seconds / (num_parts * one_s * lanes ** iteration["exponent"]))
+        constants["least"],
+        int(available_s / (num_parts * single_lane_s * lanes ** constants["exponent"])),
     )
 
 

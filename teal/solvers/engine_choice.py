@@ -212,47 +212,52 @@ def _choose_by_time(
         limits: target and limits.
         dtype: type of the splits in the iteration of PDHG; None to choose by the target gap.
     """
-    first = FirstMatrixProgram(problem)
-    interior = InteriorPoints(first)
-    pdhg = Pdhg("auto", dtype, first, may_stall=True)
+    first_program = FirstMatrixProgram(problem)
+    interior_engine = InteriorPoints(first_program)
+    pdhg_engine = Pdhg("auto", dtype, first_program, may_stall=True)
     # Each engine with each start that it may use: none, the warm start, the model.
-    starts = {"cold": Start()}
+    start_by_kind = {"cold": Start()}
     if start.state is not None:
-        starts["warm"] = Start(start.state)
+        start_by_kind["warm"] = Start(start.state)
     elif start.model is not None and cost_model.may_benefit_from_model(problem):
-        starts["model"] = Start(model=start.model)
+        start_by_kind["model"] = Start(model=start.model)
     interior_s = {
-        key: interior.predict_seconds(problem, candidate, limits.gap)
-        for key, candidate in starts.items()
+        start_kind: interior_engine.predict_seconds(problem, candidate_start, limits.gap)
+        for start_kind, candidate_start in start_by_kind.items()
     }
-    pdhg_s = pdhg.predict_seconds(problem, start, limits.gap)
-    best_start = min(interior_s, key=interior_s.__getitem__)
-    best_s = interior_s[best_start]
-    predicted_s = {f"interior, {key}": seconds for key, seconds in interior_s.items()}
+    pdhg_s = pdhg_engine.predict_seconds(problem, start, limits.gap)
+    best_start_kind = min(interior_s, key=interior_s.__getitem__)
+    best_interior_s = interior_s[best_start_kind]
+    predicted_s = {f"interior, {start_kind}": seconds for start_kind, seconds in interior_s.items()}
     predicted_s["pdhg"] = pdhg_s
     # An interrupted interior-point solve is worth little: it must fit half of the time.
-    fits_half_of_time = best_s <= limits.deadline.remaining_s / 2
+    fits_half_of_time = best_interior_s <= limits.deadline.remaining_s / 2
     if not fits_half_of_time:
         reason = "interior points are predicted to take more than half of the time limit"
         return Choice(_pdhg_runs(problem, start, limits.gap, dtype), predicted_s, reason)
-    if best_s <= pdhg_s:
+    if best_interior_s <= pdhg_s:
         pdhg_start = None if start.state is None else Start(start.state)
-        runs = [EngineRun(interior, starts[best_start]), EngineRun(Pdhg("auto", dtype), pdhg_start)]
+        runs = [
+            EngineRun(interior_engine, start_by_kind[best_start_kind]),
+            EngineRun(Pdhg("auto", dtype), pdhg_start),
+        ]
         # Certify the warm start first, as it may meet the target gap already; not for one small
         # matrix, or one that interior points start from it: they find this out themselves.
         is_one_small_matrix = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
-        starts_warm = problem.batch == 1 and best_start == "warm"
+        starts_warm = problem.batch == 1 and best_start_kind == "warm"
         if start.state is not None and not is_one_small_matrix and not starts_warm:
             runs.insert(0, EngineRun(WarmStart(), start))
         return Choice(tuple(runs), predicted_s, "shortest predicted time")
     # PDHG may need many times its predicted iterations: limit it to the predicted time of interior
     # points, which then continue.
     is_warm = start.state is not None
-    pdhg_factor = cost_model.calibration_factor("pdhg", first.features(limits.gap), is_warm=is_warm)
-    max_iterations = cost_model.pdhg_iterations_within(problem, best_s / pdhg_factor)
+    pdhg_factor = cost_model.calibration_factor(
+        "pdhg", first_program.features(limits.gap), is_warm=is_warm
+    )
+    max_iterations = cost_model.pdhg_iterations_within(problem, best_interior_s / pdhg_factor)
     pdhg_turns = (
-        EngineRun(pdhg, start, max_iterations),
-        EngineRun(interior, None),
+        EngineRun(pdhg_engine, start, max_iterations),
+        EngineRun(interior_engine, None),
         EngineRun(Pdhg("auto", torch.float64, may_replace_start=False), None),
     )
     return Choice(pdhg_turns, predicted_s, "shortest predicted time")
@@ -271,5 +276,5 @@ def _pdhg_runs(
     """
     if dtype is not None or iteration_dtype(problem, gap, None) is torch.float64:
         return (EngineRun(Pdhg("auto", dtype), start),)
-    second = Pdhg("auto", torch.float64, may_replace_start=False)
-    return EngineRun(Pdhg("auto", may_stall=True), start), EngineRun(second, None)
+    float64_engine = Pdhg("auto", torch.float64, may_replace_start=False)
+    return EngineRun(Pdhg("auto", may_stall=True), start), EngineRun(float64_engine, None)

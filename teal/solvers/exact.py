@@ -49,15 +49,17 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
         ended the solve.
     """
     if program.price_set.on_simplex:
-        return _exact_balance(program, seconds)
+        return _minimise_utilisation(program, seconds)
     if program.demand_set.carries_all:
-        return _exact_cost(program, seconds)
+        return _minimise_cost(program, seconds)
     # Value maximisation is the program of a single class that contains all demands.
-    program_lp = _ClassPrograms(program, np.zeros(program.demand.shape[1], int))
-    solution = program_lp.solve(0, seconds)
+    single_class_lp = _ClassPrograms(program, np.zeros(program.demand.shape[1], int))
+    solution = single_class_lp.solve(0, seconds)
     if solution is None:
         return None
-    return program_lp.shares(solution[0]), torch.from_numpy(solution[1])[None].to(program.demand)
+    return single_class_lp.shares(solution[0]), torch.from_numpy(solution[1])[None].to(
+        program.demand
+    )
 
 
 def exact_classes(
@@ -76,7 +78,7 @@ def exact_classes(
     """
     class_lps = _ClassPrograms(program, classes.of_demand, is_ordered=True)
     prices = np.zeros((len(classes), len(class_lps.limit)))
-    flows = np.zeros(len(class_lps.column))
+    flows = np.zeros(len(class_lps.column_index))
     for class_index in range(len(classes)):
         solution = None if deadline.is_over else class_lps.solve(class_index, deadline.remaining_s)
         if solution is None:
@@ -89,17 +91,17 @@ class _CarryAllProgram(NamedTuple):
     """Sparse rows and columns of a program of one matrix that must carry all routable demand.
 
     Attributes:
-        column: (n,) indices d J + j of the usable columns of positive demands.
+        column_index: (n,) indices d J + j of the usable columns of positive demands.
         rate: (n,) demand of each column, Gbit/s.
-        links: (m,) indices of the rows with a positive limit.
-        load: (m, n) load on each row if a column carries its whole demand, over the row's limit.
+        row_index: (m,) indices of the rows with a positive limit.
+        relative_load: (m, n) load on each row if a column carries its whole demand, over the row's limit.
         demand_rows: (served demands, n) 1 where a column belongs to a demand.
     """
 
-    column: Int64Array
+    column_index: Int64Array
     rate: FloatArray
-    links: Int64Array
-    load: sp.csr_array
+    row_index: Int64Array
+    relative_load: sp.csr_array
     demand_rows: sp.csr_array
 
     @classmethod
@@ -108,44 +110,48 @@ class _CarryAllProgram(NamedTuple):
         # Usable columns, their demands, and rows that can carry load.
         limit = program.limit[0].cpu().numpy()
         demand = program.routable_demand[0].cpu().numpy()
-        live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
-        column = np.flatnonzero(live.reshape(-1))
-        column_demand = column // live.shape[1]
-        served_demands = np.flatnonzero(live.any(1))
-        links = np.flatnonzero(limit > 0)
+        is_usable = program.live[0].cpu().numpy() & (demand > 0)[:, None]
+        column_index = np.flatnonzero(is_usable.reshape(-1))
+        column_demand = column_index // is_usable.shape[1]
+        served_demands = np.flatnonzero(is_usable.any(1))
+        row_index = np.flatnonzero(limit > 0)
         # Coefficients of the usable rows and columns, and the position of each column's demand.
-        rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
+        coefficients = sp.csr_array(program.columns.incidence(len(limit)))[row_index][
+            :, column_index
+        ]
         rate = demand[column_demand]
         demand_row = np.searchsorted(served_demands, column_demand)
         return cls(
-            column,
+            column_index,
             rate,
-            links,
-            sp.csr_array(sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(rate)),
-            sp.csr_array((np.ones(len(column)), (demand_row, np.arange(len(column))))),
+            row_index,
+            sp.csr_array(
+                sp.diags_array(1 / limit[row_index]) @ coefficients @ sp.diags_array(rate)
+            ),
+            sp.csr_array((np.ones(len(column_index)), (demand_row, np.arange(len(column_index))))),
         )
 
-    def to_program(
-        self, program: Program, share: FloatArray, price: FloatArray
+    def expand_solution(
+        self, program: Program, column_share: FloatArray, scaled_price: FloatArray
     ) -> tuple[Tensor, Tensor]:
         """Convert a solution to shares (1, D, J) of the columns and prices (1, R) of the rows.
 
         Args:
             program: the program.
-            share: (n,) share of each usable column.
-            price: (m,) price of each usable row, times its limit.
+            column_share: (n,) share of each usable column.
+            scaled_price: (m,) price of each usable row, times its limit.
         """
         limit = program.limit[0].cpu().numpy()
         shares = np.zeros(tuple(program.live.shape[1:]))
         prices = np.zeros(len(limit))
-        shares.reshape(-1)[self.column] = np.maximum(share, 0)
-        prices[self.links] = price / limit[self.links]
+        shares.reshape(-1)[self.column_index] = np.maximum(column_share, 0)
+        prices[self.row_index] = scaled_price / limit[self.row_index]
         return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
             program.demand
         )
 
 
-def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
+def _minimise_utilisation(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
     """Minimise the largest utilisation theta of a program by HiGHS.
 
         min theta   s.t.   load[r] <= theta limit[r],   all demand served.
@@ -164,13 +170,13 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
     sparse_program = _CarryAllProgram.from_program(program)
     num_demands = len(sparse_program.demand_rows.indptr) - 1
-    num_links = len(sparse_program.links)
+    num_rows = len(sparse_program.row_index)
     # The last column is theta: minimise it under load - theta <= 0 and sum of shares = 1.
     solution = solve_lp(
-        np.append(np.zeros(len(sparse_program.column)), 1),
+        np.append(np.zeros(len(sparse_program.column_index)), 1),
         (
-            sp.hstack([sparse_program.load, -np.ones((num_links, 1))], format="csr"),
-            np.zeros(num_links),
+            sp.hstack([sparse_program.relative_load, -np.ones((num_rows, 1))], format="csr"),
+            np.zeros(num_rows),
         ),
         (
             sp.hstack([sparse_program.demand_rows, sp.csr_array((num_demands, 1))], format="csr"),
@@ -180,10 +186,10 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
     )
     if solution.x is None or not solution.is_solved:
         return None
-    return sparse_program.to_program(program, solution.x[:-1], solution.duals)
+    return sparse_program.expand_solution(program, solution.x[:-1], solution.duals)
 
 
-def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
+def _minimise_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
     """Minimise the cost of serving all demand within the limits of the rows, by HiGHS.
 
         min cost' x   s.t.   load[r] <= limit[r],   all demand served.
@@ -199,19 +205,19 @@ def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | Non
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
     sparse_program = _CarryAllProgram.from_program(program)
-    value = program.value.expand(program.live.shape[1:]).cpu().numpy().reshape(-1)
+    column_value = program.value.expand(program.live.shape[1:]).cpu().numpy().reshape(-1)
     # Costs are scaled to at most 1 for HiGHS's absolute tolerances.
-    cost = -value[sparse_program.column] * sparse_program.rate
-    unit = float(cost.max(initial=0.0)) or 1.0
+    cost = -column_value[sparse_program.column_index] * sparse_program.rate
+    cost_unit = float(cost.max(initial=0.0)) or 1.0
     solution = solve_lp(
-        cost / unit,
-        (sparse_program.load, np.ones(len(sparse_program.links))),
+        cost / cost_unit,
+        (sparse_program.relative_load, np.ones(len(sparse_program.row_index))),
         (sparse_program.demand_rows, np.ones(len(sparse_program.demand_rows.indptr) - 1)),
         seconds=seconds,
     )
     if solution.x is None or not solution.is_solved:
         return None
-    return sparse_program.to_program(program, solution.x, solution.duals * unit)
+    return sparse_program.expand_solution(program, solution.x, solution.duals * cost_unit)
 
 
 class _ClassPrograms:
@@ -228,8 +234,8 @@ class _ClassPrograms:
 
     Attributes:
         limit: (R,) limits of the rows, Gbit/s.
-        column: (n,) indices d J + j of the usable columns of positive demands.
-        demand_of: (n,) demand index of each column.
+        column_index: (n,) indices d J + j of the usable columns of positive demands.
+        demand_of_column: (n,) demand index of each column.
     """
 
     def __init__(
@@ -240,64 +246,72 @@ class _ClassPrograms:
         self._program = program
         self.limit = program.limit[0].cpu().numpy()
         demand = program.demand[0].cpu().numpy()
-        live = program.live[0].cpu().numpy()
+        is_live = program.live[0].cpu().numpy()
         bottleneck = -program.columns.path_max(-program.limit)[0][0].cpu().numpy()
-        path_capacity = np.where(live, bottleneck, 0)
+        path_capacity = np.where(is_live, bottleneck, 0)
         # Upper bounds of the columns, Gbit/s.  Infinite without caps: a bound that a row implies
         # would take over part of the row's dual variable.
-        max_flow = np.full(live.shape, np.inf)
+        max_flow = np.full(is_live.shape, np.inf)
         if isinstance(program.demand_set, Capped):
             max_flow = demand[:, None] * program.demand_set.max_share[0].cpu().numpy()
             path_capacity = np.minimum(path_capacity, max_flow)
         # Unit of each demand: its largest flow, Gbit/s.
-        unit = np.minimum(demand, path_capacity.sum(1))
+        demand_unit = np.minimum(demand, path_capacity.sum(1))
         # Usable columns, with unit, upper bound (over the unit) and class of their demand.
-        self.column = np.flatnonzero((live & (unit > 0)[:, None]).reshape(-1))
-        self.demand_of = self.column // live.shape[1]
-        self._column_unit = unit[self.demand_of]
-        self._upper = max_flow.reshape(-1)[self.column] / self._column_unit
-        self._class_of = class_of_demand[self.demand_of]
+        self.column_index = np.flatnonzero((is_live & (demand_unit > 0)[:, None]).reshape(-1))
+        self.demand_of_column = self.column_index // is_live.shape[1]
+        self._column_unit = demand_unit[self.demand_of_column]
+        self._upper_bound = max_flow.reshape(-1)[self.column_index] / self._column_unit
+        self._class_of_column = class_of_demand[self.demand_of_column]
         # Objective (flow or value), and rows scaled to a right-hand side of 1.
-        value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self.column]
-        self._value = np.ones(len(self.column)) if is_ordered else value
-        self._inverse = np.where(self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0)
-        rows = program.columns.incidence(len(self.limit))[:, self.column]
-        scaled_rows = sp.csr_array(
-            sp.diags_array(self._inverse) @ rows @ sp.diags_array(self._column_unit)
+        value = program.value.expand(is_live.shape).cpu().numpy().reshape(-1)[self.column_index]
+        self._objective = np.ones(len(self.column_index)) if is_ordered else value
+        self._reciprocal_limit = np.where(
+            self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0
         )
-        # A smaller program takes a tenth of the time on UsCarrier: a demand with one column has an
-        # upper bound instead of a row.
-        max_share = np.where(unit > 0, demand / np.where(unit > 0, unit, 1), 1)
-        column_count = np.bincount(self.demand_of, minlength=len(demand))
-        is_alone = column_count[self.demand_of] == 1
-        self._upper = np.where(
-            is_alone, np.minimum(self._upper, max_share[self.demand_of]), self._upper
+        coefficients = program.columns.incidence(len(self.limit))[:, self.column_index]
+        scaled_rows = sp.csr_array(
+            sp.diags_array(self._reciprocal_limit)
+            @ coefficients
+            @ sp.diags_array(self._column_unit)
+        )
+        # Right-hand side of each demand's row: the demand over its unit.  A demand with one column
+        # gets an upper bound in place of a row, which takes a tenth of the time on UsCarrier.
+        scaled_demand = np.where(
+            demand_unit > 0, demand / np.where(demand_unit > 0, demand_unit, 1), 1
+        )
+        column_count = np.bincount(self.demand_of_column, minlength=len(demand))
+        is_only_column = column_count[self.demand_of_column] == 1
+        self._upper_bound = np.where(
+            is_only_column,
+            np.minimum(self._upper_bound, scaled_demand[self.demand_of_column]),
+            self._upper_bound,
         )
         # Rows that all flows together cannot fill are dropped.
-        self._link_rows = np.flatnonzero(
-            scaled_rows @ np.minimum(self._upper, max_share[self.demand_of]) > 1
+        self._fillable_rows = np.flatnonzero(
+            scaled_rows @ np.minimum(self._upper_bound, scaled_demand[self.demand_of_column]) > 1
         )
         # A row for each demand with several columns.
-        shared_demands = np.flatnonzero(column_count > 1)
+        multi_column_demands = np.flatnonzero(column_count > 1)
         demand_row = np.zeros(len(demand), int)
-        demand_row[shared_demands] = np.arange(len(shared_demands))
-        shared_columns = np.flatnonzero(~is_alone)
+        demand_row[multi_column_demands] = np.arange(len(multi_column_demands))
+        demand_row_columns = np.flatnonzero(~is_only_column)
         demand_rows = sp.csr_array(
             (
-                np.ones(len(shared_columns)),
-                (demand_row[self.demand_of[shared_columns]], shared_columns),
+                np.ones(len(demand_row_columns)),
+                (demand_row[self.demand_of_column[demand_row_columns]], demand_row_columns),
             ),
-            shape=(len(shared_demands), len(self.column)),
+            shape=(len(multi_column_demands), len(self.column_index)),
         )
         # Constraints rows @ x <= rhs; the solve of each class appends one.
-        self._constraint_rows = [scaled_rows[self._link_rows], demand_rows]
-        self._rhs = [np.ones(len(self._link_rows)), max_share[shared_demands]]
+        self._constraint_rows = [scaled_rows[self._fillable_rows], demand_rows]
+        self._rhs = [np.ones(len(self._fillable_rows)), scaled_demand[multi_column_demands]]
 
     def shares(self, flows: FloatArray) -> Tensor:
         """Return the shares (1, D, J) of all columns for flows (n,) of the usable ones, Gbit/s."""
         demand = self._program.demand[0].cpu().numpy()
         shares = np.zeros(tuple(self._program.live.shape[1:]))
-        shares.reshape(-1)[self.column] = flows / demand[self.demand_of]
+        shares.reshape(-1)[self.column_index] = flows / demand[self.demand_of_column]
         return torch.from_numpy(shares)[None].to(self._program.demand)
 
     def solve(
@@ -314,29 +328,32 @@ class _ClassPrograms:
             ended the solve.
         """
         # The objective is divided by the sum of the columns' units, so that it is about 1.
-        is_class = self._class_of == class_index
-        volume = max(float(self._column_unit[is_class].sum()), np.finfo(float).tiny)
-        if not len(self.column):
+        is_in_class = self._class_of_column == class_index
+        objective_unit = max(float(self._column_unit[is_in_class].sum()), np.finfo(float).tiny)
+        if not len(self.column_index):
             return np.zeros(0), np.zeros(len(self.limit))
         # Columns of lower classes have the upper bound 0.
         solution = solve_lp(
-            -np.where(is_class, self._column_unit, 0) / volume * self._value,
+            -np.where(is_in_class, self._column_unit, 0) / objective_unit * self._objective,
             (sp.vstack(self._constraint_rows, format="csr"), np.concatenate(self._rhs)),
-            high=np.where(self._class_of <= class_index, self._upper, 0),
+            high=np.where(self._class_of_column <= class_index, self._upper_bound, 0),
             seconds=seconds,
         )
         if solution.x is None or not solution.is_solved:
             return None
         # Constrain the flow of this class in the next programs: at least V (1 - 1e-9).
         flows = np.maximum(solution.x, 0) * self._column_unit
-        class_flow = float(flows[is_class].sum())
+        class_flow = float(flows[is_in_class].sum())
         if class_flow > 0:
             self._constraint_rows.append(
-                sp.csr_array(-np.where(is_class, self._column_unit / class_flow, 0)[None])
+                sp.csr_array(-np.where(is_in_class, self._column_unit / class_flow, 0)[None])
             )
             self._rhs.append(np.array([_CLASS_FLOW_SLACK - 1]))
-        # Undo the scaling of objective and rows in the duals.
+        # Prices: duals of the capacity rows, which come first, without the scaling of objective and
+        # rows.
         prices = np.zeros(len(self.limit))
-        links = self._link_rows
-        prices[links] = solution.duals[: len(links)] * volume * self._inverse[links]
+        row_index = self._fillable_rows
+        prices[row_index] = (
+            solution.duals[: len(row_index)] * objective_unit * self._reciprocal_limit[row_index]
+        )
         return flows, prices

@@ -48,15 +48,15 @@ class Highs:
         """
         del start
         # Optimal shares of the columns (B, D, K) and row prices (B, rows), matrix by matrix.
-        exact = problem.to(torch.float64)
-        shares = exact.even_splits.clone()
-        prices = torch.zeros_like(exact.capacity)
-        is_cut_off = [True] * exact.batch
-        for row in range(exact.batch):
+        problem64 = problem.to(torch.float64)
+        shares = problem64.even_splits.clone()
+        prices = torch.zeros_like(problem64.capacity)
+        is_cut_off = [True] * problem64.batch
+        for row in range(problem64.batch):
             yield
             if limits.deadline.is_over:
                 break
-            solution = exact_program(exact.row(row).program, limits.deadline.remaining_s)
+            solution = exact_program(problem64.row(row).program, limits.deadline.remaining_s)
             if solution is None:
                 break
             shares[row] = solution[0][0]
@@ -64,4 +64,4 @@ class Highs:
             is_cut_off[row] = False
         # HiGHS's optimum is feasible within its tolerance only.
         stop_reasons = tuple(Stop.DEADLINE if is_late else Stop.STALLED for is_late in is_cut_off)
-        return certified_result(exact, shares, prices, limits.gap, stop_reasons=stop_reasons)
+        return certified_result(problem64, shares, prices, limits.gap, stop_reasons=stop_reasons)

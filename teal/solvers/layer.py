@@ -125,6 +125,7 @@ def optimal_value(
     prices = usable_prices(problem, result.prices)
     bound = from_score(problem, problem.program.bound(prices))
     error = (bound - result.value).abs().detach()
+    # Its value is that of the allocation, its gradient that of the bound.
     return OptimalValue(
         bound + (result.value - bound).detach(), error, result.splits, result.prices
     )
@@ -167,12 +168,12 @@ def smooth_splits(
 
 
 def _problem_under(
-    where: str, problem: Problem, demand: Tensor, capacity: Tensor | None
+    caller: str, problem: Problem, demand: Tensor, capacity: Tensor | None
 ) -> Problem:
     """Return a float64 problem with other demands and capacities, which keep their gradients.
 
     Args:
-        where: name of the calling function, for messages.
+        caller: name of the calling function, for messages.
         problem: network, paths and objective.
         demand: (B, D) Gbit/s.
         capacity: (E,) or (B, E) Gbit/s; None for the capacities of the first matrix of ``problem``.
@@ -181,20 +182,23 @@ def _problem_under(
         InputError: a side condition, or arrays of another shape, negative or not finite.
     """
     if problem.conditions or problem.max_share is not None:
-        names = [type(condition).__name__ for condition in problem.conditions] or [
+        condition_names = [type(condition).__name__ for condition in problem.conditions] or [
             "a largest share"
         ]
-        raise InputError(where, "problem", "no side conditions", ", ".join(names))
+        raise InputError(caller, "problem", "no side conditions", ", ".join(condition_names))
     checked("demand", demand.detach().cpu().numpy(), problem.paths.num_demands)
     problem = problem.to(torch.float64).with_demand(demand)
     if capacity is None:
         return problem
-    rows = checked(
+    capacity_rows = checked(
         "capacity", torch.atleast_2d(capacity.detach()).cpu().numpy(), problem.topology.num_links
     )
-    if len(rows) not in (1, len(demand)):
+    if len(capacity_rows) not in (1, len(demand)):
         raise InputError(
-            "problem", "capacity", f"1 row, or {len(demand)} rows like demand", f"{len(rows)} rows"
+            "problem",
+            "capacity",
+            f"1 row, or {len(demand)} rows like demand",
+            f"{len(capacity_rows)} rows",
         )
     return problem.with_capacity(capacity)
 
@@ -244,6 +248,7 @@ class _SmoothSplits(torch.autograd.Function):
         """
         dual: _SmoothedDual = ctx.dual
         has_price = ctx.prices > 0
+        # Right-hand side -A' J g / t, and the solution s of the linear system.
         rhs = -dual.ops.link_sum(dual.slope(ctx.splits, grads[0]))
         price_change = dual.solve_for_prices(ctx.splits, has_price, rhs)
         return (ctx.splits * dual.ops.path_sum(price_change)).sum(-1), -price_change, None, None
@@ -264,6 +269,7 @@ def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
     """
     prices = usable_prices(problem, solve(problem, gap=_START_GAP).prices, max_ratio=1.0)
     prices = torch.where(problem.capacity > 0, prices, 0)
+    # Higher temperatures, where the splits change less abruptly with the prices, come first.
     higher_temperature = _FIRST_TEMPERATURE
     while higher_temperature > temperature:
         prices, _ = _SmoothedDual(problem, higher_temperature).minimise(prices, _MAX_ERROR)
@@ -292,8 +298,8 @@ class _SmoothedDual:
     def __init__(self, problem: Problem, temperature: float) -> None:
         self._problem = problem
         self.ops = problem.ops
-        self._unit = mean_value(problem).clamp(min=1e-30)
-        self._temperature = temperature * self._unit
+        self._value_unit = mean_value(problem).clamp(min=1e-30)
+        self._temperature = temperature * self._value_unit
         self._is_live = problem.capacity > 0
 
     def _logits(self, prices: Tensor) -> Tensor:
@@ -311,8 +317,10 @@ class _SmoothedDual:
 
     def value(self, prices: Tensor) -> Tensor:
         """Return (B,) the smoothed dual value F at prices (B, E)."""
-        profit = self._temperature * self._logits(prices).logsumexp(-1)
-        return self._problem.capacity_value(prices) + (self._problem.demand * profit).sum(1)
+        smoothed_profit = self._temperature * self._logits(prices).logsumexp(-1)
+        return self._problem.capacity_value(prices) + (self._problem.demand * smoothed_profit).sum(
+            1
+        )
 
     def slope(self, splits: Tensor, change: Tensor) -> Tensor:
         """Return (B, D, K) the derivative of the splits along a change of the profits.
@@ -341,27 +349,32 @@ class _SmoothedDual:
         problem = self._problem
         capacity = self._problem.capacity
         value = self.value(prices)
-        error = torch.full((problem.batch,), torch.inf)
+        load_error = torch.full((problem.batch,), torch.inf)
         for _ in range(_MAX_STEPS):
             # Gradient c - load; stop where it vanishes on all free links.
             splits = self.splits(prices)
             gradient = torch.where(self._is_live, capacity - problem.loads(splits), 0)
             is_free = self._is_live & ((prices > 0) | (gradient < 0))
-            error = torch.where(is_free, gradient.abs() / capacity.clamp(min=1e-30), 0).amax(1)
-            is_open = error > tolerance
-            if not bool(is_open.any()):
+            load_error = torch.where(is_free, gradient.abs() / capacity.clamp(min=1e-30), 0).amax(1)
+            is_unconverged = load_error > tolerance
+            if not bool(is_unconverged.any()):
                 break
             # Newton step.  H is almost 0 where no demand responds to the price; damping then limits
             # steps to a few t.
             damping = gradient.abs() / (_MAX_MOVE * self._temperature)
-            step = self._solve_system(
+            newton_step = self._solve_system(
                 splits, is_free, torch.where(is_free, -gradient, 0), damping, _STEP_RESIDUAL
             )
-            prices, value = self._line_search(prices, value, gradient, step, is_open)
-        return prices, float(error.amax())
+            prices, value = self._line_search(prices, value, gradient, newton_step, is_unconverged)
+        return prices, float(load_error.amax())
 
     def _line_search(
-        self, prices: Tensor, value: Tensor, gradient: Tensor, step: Tensor, is_open: Tensor
+        self,
+        prices: Tensor,
+        value: Tensor,
+        gradient: Tensor,
+        newton_step: Tensor,
+        is_unconverged: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Halve each matrix's step until the smoothed dual F decreases sufficiently (Armijo).
 
@@ -369,16 +382,16 @@ class _SmoothedDual:
             prices: (B, E) present prices.
             value: (B,) F at these prices.
             gradient: (B, E) gradient of F.
-            step: (B, E) Newton step.
-            is_open: (B,) bool, matrices that are not yet optimal.
+            newton_step: (B, E) Newton step.
+            is_unconverged: (B,) bool, matrices that are not yet optimal.
 
         Returns:
             prices (B, E), unchanged where no step is accepted, and F (B,).
         """
-        # (B,) step length: 1 for open matrices, 0 for optimal ones.
-        size = is_open.to(value)
+        # (B,) step length: first 1 for matrices that have not converged, and 0 for the others.
+        step_length = is_unconverged.to(value)
         for _ in range(_MAX_HALVINGS):
-            new_prices = (prices + size[:, None] * step).clamp(min=0)
+            new_prices = (prices + step_length[:, None] * newton_step).clamp(min=0)
             new_value = self.value(new_prices)
             predicted_decrease = (gradient * (new_prices - prices)).sum(1)
             # Near the minimum the decrease is smaller than the rounding of F.
@@ -386,7 +399,7 @@ class _SmoothedDual:
             is_accepted = new_value <= value + _SUFFICIENT_DECREASE * predicted_decrease + rounding
             if bool(is_accepted.all()):
                 break
-            size = torch.where(is_accepted, size, size / 2)
+            step_length = torch.where(is_accepted, step_length, step_length / 2)
         return torch.where(is_accepted[:, None], new_prices, prices), torch.where(
             is_accepted, new_value, value
         )
@@ -401,13 +414,13 @@ class _SmoothedDual:
             has_price: (B, E) bool, links with a positive price.
             rhs: (B, E) right-hand side.
         """
-        damping = _DAMPING * self._problem.capacity / self._unit
+        damping = _DAMPING * self._problem.capacity / self._value_unit
         return self._solve_system(
             splits, has_price, torch.where(has_price, rhs, 0), damping, _GRADIENT_RESIDUAL
         )
 
     def _solve_system(
-        self, splits: Tensor, is_free: Tensor, rhs: Tensor, damping: Tensor, residual: float
+        self, splits: Tensor, is_free: Tensor, rhs: Tensor, damping: Tensor, tolerance: float
     ) -> Tensor:
         """Solve (H + damping) s = ``rhs`` on the free links by conjugate gradients; s is 0
         elsewhere.
@@ -420,15 +433,17 @@ class _SmoothedDual:
             is_free: (B, E) bool, free links.
             rhs: (B, E) right-hand side, 0 on other links.
             damping: (B, E) diagonal regularisation.
-            residual: relative residual at which to stop.
+            tolerance: relative residual at which to stop.
         """
         # Diagonal of the matrix, for the Jacobi preconditioner.
-        weight = self._problem.demand[..., None]
-        diagonal = self.ops.link_sum(weight * splits * (1 - splits)) / self._temperature + damping
+        demand_column = self._problem.demand[..., None]
+        diagonal = (
+            self.ops.link_sum(demand_column * splits * (1 - splits)) / self._temperature + damping
+        )
 
         def apply_matrix(price_change: Tensor) -> Tensor:
             product = self.ops.link_sum(
-                weight * self.slope(splits, self.ops.path_sum(price_change))
+                demand_column * self.slope(splits, self.ops.path_sum(price_change))
             )
             return torch.where(is_free, product + damping * price_change, 0)
 
@@ -436,7 +451,7 @@ class _SmoothedDual:
             apply_matrix,
             rhs,
             torch.where(diagonal > 0, 1 / diagonal.clamp(min=1e-300), 0),
-            residual,
+            tolerance,
         )
 
 

@@ -92,17 +92,19 @@ def max_concurrent_flow(
     """
     # The inverse of a largest utilisation is a common served fraction, and the inverse of its lower
     # bound an upper bound on the fraction.
-    balanced = problem.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
+    mlu_problem = problem.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     for gap in _SHARE_GAPS:
-        result = yield from minimise_mlu(balanced, gap, deadline)
+        result = yield from minimise_mlu(mlu_problem, gap, deadline)
         utilisation = float(result.value[0])
         utilisation_bound = float(result.bound[0])
-        share = 1 / max(utilisation, 1.0)
-        bound = 1 / utilisation_bound if utilisation_bound > 0 else float("inf")
-        largest = ConcurrentFlow(share, bound, share * result.splits, result.prices)
-        if largest.is_fully_served or largest.is_infeasible or deadline.is_over:
+        served_share = 1 / max(utilisation, 1.0)
+        served_share_bound = 1 / utilisation_bound if utilisation_bound > 0 else float("inf")
+        concurrent_flow = ConcurrentFlow(
+            served_share, served_share_bound, served_share * result.splits, result.prices
+        )
+        if concurrent_flow.is_fully_served or concurrent_flow.is_infeasible or deadline.is_over:
             break
-    return largest
+    return concurrent_flow
 
 
 def solving(
@@ -128,16 +130,16 @@ def solving(
     Raises:
         InputError: another engine, side conditions, segment lists, or a GPU.
     """
-    exact = problem.to(torch.float64)
-    require(exact, engine)
+    problem64 = problem.to(torch.float64)
+    require(problem64, engine)
     results = []
     for row in range(problem.batch):
-        row_problem = exact.row(row)
-        start = None if state is None else state.rows(slice(row, row + 1))
+        row_problem = problem64.row(row)
+        row_state = None if state is None else state.rows(slice(row, row + 1))
         results.append(
             (
                 yield from _solve_matrix(
-                    row_problem, start, gap, max_iterations, deadline, minimise_mlu
+                    row_problem, row_state, gap, max_iterations, deadline, minimise_mlu
                 )
             )
         )
@@ -197,23 +199,27 @@ def _solve_matrix(
     iterations = 0
     splits = np.zeros(problem.paths.mask.size)
     prices = np.zeros(problem.topology.num_links)
-    start = COLD if state is None else WARM
+    start_kind = COLD if state is None else WARM
     if state is not None:
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
     concurrent_flow: ConcurrentFlow | None = None
-    shedding_price, max_price = _shedding_price_range(problem)
+    shedding_price, max_shedding_price = _shedding_price_range(problem)
     while True:
         # The computation may pause here.
         yield
         # Solve at the present price, and evaluate the splits scaled to serve all demand.
         served_splits, iterations = _solve_at_shedding_price(
-            problem, shedding_price, splits, prices, gap, max_iterations, deadline, start
+            problem, shedding_price, splits, prices, gap, max_iterations, deadline, start_kind
         )
         result = make_result(
             problem, served_splits, torch.from_numpy(prices)[None], iterations, gap, deadline
         )
-        if is_feasible(problem, result.splits) or deadline.is_over or shedding_price >= max_price:
+        if (
+            is_feasible(problem, result.splits)
+            or deadline.is_over
+            or shedding_price >= max_shedding_price
+        ):
             break
         # Unserved demand: infeasible, or a price that is too low.
         if concurrent_flow is None:
@@ -238,12 +244,12 @@ def _shedding_price_range(problem: Problem) -> tuple[float, float]:
     # (B, D, K) cost of a Gbit/s on each path.
     cost = torch.where(problem.path_mask, -problem.path_value, -torch.inf)
     max_cost = max(float(cost.max()), 0.0)
-    cheapest = torch.where(problem.path_mask, -problem.path_value, torch.inf).amin(-1)
-    routable_cost = torch.where(problem.routable, cheapest, 0.0)
+    cheapest_cost = torch.where(problem.path_mask, -problem.path_value, torch.inf).amin(-1)
+    routable_cost = torch.where(problem.routable, cheapest_cost, 0.0)
     typical_cost = max(float(routable_cost.max()), 0.0)
-    # Costs of 0 everywhere give a price of 1.
-    first_cost = min(max_cost, _COST_RANGE * typical_cost) or max_cost
-    return UNSERVED_COST * first_cost or 1.0, (UNSERVED_COST * max_cost or 1.0) * _MAX_PRICE_RISE
+    # Cost that the first price covers; costs of 0 everywhere give a price of 1.
+    covered_cost = min(max_cost, _COST_RANGE * typical_cost) or max_cost
+    return UNSERVED_COST * covered_cost or 1.0, (UNSERVED_COST * max_cost or 1.0) * _MAX_PRICE_RISE
 
 
 def _solve_at_shedding_price(
@@ -254,7 +260,7 @@ def _solve_at_shedding_price(
     gap: float,
     max_iterations: int,
     deadline: Deadline,
-    start: Start,
+    start_kind: Start,
 ) -> tuple[Tensor, int]:
     """Minimise the cost of flows plus the price of unserved demand, for one matrix.
 
@@ -266,19 +272,19 @@ def _solve_at_shedding_price(
         gap: target gap.
         max_iterations: iteration limit.
         deadline: deadline of the last iteration.
-        start: COLD, or WARM to start from splits and prices.
+        start_kind: COLD, or WARM to start from splits and prices.
 
     Returns:
         splits (1, D, K), and the number of iterations.
     """
     # Without compiled kernels HiGHS solves the program, with all demand served.
     if is_interpreting():
-        exact = exact_program(problem.program, deadline.remaining_s)
-        if exact is not None:
-            prices[:] = exact[1][0].numpy()
-            return exact[0], 0
+        highs_solution = exact_program(problem.program, deadline.remaining_s)
+        if highs_solution is not None:
+            prices[:] = highs_solution[1][0].numpy()
+            return highs_solution[0], 0
     # Value of a Gbit/s on a path: shedding price minus path cost (path_value is minus the cost).
-    value = (shedding_price + problem.path_value).reshape(-1).contiguous().numpy()
+    path_profit = (shedding_price + problem.path_value).reshape(-1).contiguous().numpy()
     demand = problem.demand[0].contiguous()
     capacity = problem.capacity[0].contiguous()
     # Presolve a program that may shed demand (True); a Gbit/s at no cost has the value
@@ -288,15 +294,15 @@ def _solve_at_shedding_price(
         NO_TERMS,
         demand.numpy(),
         capacity.numpy(),
-        value,
+        path_profit,
         True,
         shedding_price,
         splits,
     )
     # Search with shedding (first True) whose incumbents must serve all demand (second True), to
     # slightly below the gap; the deadline sets the flag.
-    stop = np.zeros(1, np.bool_)
-    with ends_at(deadline, stop):
+    stop_flag = np.zeros(1, np.bool_)
+    with ends_at(deadline, stop_flag):
         iterations = solve_on_threads(
             program,
             True,
@@ -305,8 +311,8 @@ def _solve_at_shedding_price(
             min(max_iterations, interior.MAX_ITERATIONS),
             splits,
             prices,
-            start,
-            stop,
+            start_kind,
+            stop_flag,
         )
     return torch.from_numpy(splits).reshape(problem.path_mask.shape), iterations
 
@@ -340,16 +346,18 @@ def make_result(
         deadline: deadline of the search, for the stopping criterion.
     """
     # Serve all demand over the live paths; overloaded links make the value infinite.
-    live = torch.where(problem.path_mask, splits, 0).clamp(min=0)
-    splits = scaled_to_one(problem, live)
+    live_splits = torch.where(problem.path_mask, splits, 0).clamp(min=0)
+    splits = scaled_to_one(problem, live_splits)
     bound = dual_bound(problem, prices)
     value = problem.value(splits)
     if not is_feasible(problem, splits):
         value = torch.full_like(value, torch.inf)
     # Certified gap, and the criterion that ended the search.
     gaps = certified_gap(problem, value, bound)
-    is_reached = float(gaps[0]) <= gap
-    stop = Stop.GAP if is_reached else Stop.DEADLINE if deadline.is_over else Stop.STALLED
+    has_target_gap = float(gaps[0]) <= gap
+    stop_reason = (
+        Stop.GAP if has_target_gap else Stop.DEADLINE if deadline.is_over else Stop.STALLED
+    )
     state = SolveState(splits, prices)
     return SolveResult(
         splits=splits,
@@ -360,7 +368,7 @@ def make_result(
         iterations=iterations,
         solve_s=0.0,
         state=state,
-        stopped_by=(stop,),
+        stopped_by=(stop_reason,),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.problem.fair_levels import WHOLE_SHARE, LevelGrowth, growth_bound, members
+from teal.problem.fair_levels import WHOLE_SHARE, LevelGrowth, growth_bound, has_level
 from teal.solvers import pipeline
 from teal.solvers.sequences.fairness import weights_of
 
@@ -67,14 +67,14 @@ def level_growths(
     is_open = (rate < WHOLE_SHARE * demand) & problem.routable[0]
     is_selected = is_open & (level > min_rate)
     growths = []
-    for lowest in _levels(level[is_selected], rate[is_selected], levels):
-        grows = members(level, lowest, is_open)
-        growth = _growth(problem, rate, grows, lowest * weight)
-        growths.append(LevelGrowth(lowest, int((grows & is_open).sum()), growth))
+    for lowest_level in _largest_levels(level[is_selected], rate[is_selected], levels):
+        is_in_level = has_level(level, lowest_level, is_open)
+        growth = _growth(problem, rate, is_in_level, lowest_level * weight)
+        growths.append(LevelGrowth(lowest_level, int((is_in_level & is_open).sum()), growth))
     return growths
 
 
-def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
+def _largest_levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
     """Group levels of demands, and return the lowest level of the groups with the most flow.
 
     Levels within 2% of the lowest one of a group belong to the group; the result ascends.
@@ -84,10 +84,10 @@ def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
         rate: (n,) flow of each demand, Gbit/s.
         num_groups: largest number of groups.
     """
-    ordered, order = level.sort()
+    sorted_levels, order = level.sort()
     # Flow and lowest level of each group.
     groups: list[tuple[float, float]] = []
-    for entry, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
+    for entry, flow in zip(sorted_levels.tolist(), rate[order].tolist(), strict=True):
         if groups and entry <= groups[-1][1] * _SAME_LEVEL_RATIO:
             groups[-1] = groups[-1][0] + flow, groups[-1][1]
         else:
@@ -95,7 +95,7 @@ def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
     return sorted(lowest for _, lowest in sorted(groups, reverse=True)[:num_groups])
 
 
-def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -> float:
+def _growth(problem: Problem, rate: Tensor, is_in_level: Tensor, level_rate: Tensor) -> float:
     """Return the tightest bound found on the growth factor theta of a level.
 
     Tries increasing theta until the prices of max_link_utilisation at the grown rates prove a bound
@@ -104,17 +104,22 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -
     Args:
         problem: B = 1.
         rate: (D,) rates, Gbit/s.
-        grows: (D,) bool, demands whose rates grow; the others keep theirs.
+        is_in_level: (D,) bool, demands whose rates grow; the others keep theirs.
         level_rate: (D,) rate of each demand at the level, level times weight, Gbit/s.
     """
     best_bound = math.inf
-    for target in _GROWTH_FACTORS:
-        rates = torch.where(grows, torch.minimum(target * level_rate, problem.demand[0]), rate)
-        balanced = problem.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
+    for growth_factor in _GROWTH_FACTORS:
+        grown_rates = torch.where(
+            is_in_level, torch.minimum(growth_factor * level_rate, problem.demand[0]), rate
+        )
+        # Smallest largest utilisation at these rates; its prices bound the growth.
+        mlu_problem = problem.as_min_max_program(
+            ObjectiveName.MAX_LINK_UTILISATION, grown_rates[None]
+        )
         prices = pipeline.solve(
-            balanced, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS
+            mlu_problem, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS
         ).prices
-        best_bound = min(best_bound, growth_bound(problem, rate, grows, level_rate, prices))
-        if best_bound <= target:
+        best_bound = min(best_bound, growth_bound(problem, rate, is_in_level, level_rate, prices))
+        if best_bound <= growth_factor:
             break
     return best_bound

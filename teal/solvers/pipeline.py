@@ -364,16 +364,23 @@ def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> S
         state = _warm_start_state(problem, settings.warm_start)
         return (
             yield from least_cost.solving(
-                problem, state, settings.gap, settings.max_iterations, deadline, engine, _balance
+                problem,
+                state,
+                settings.gap,
+                settings.max_iterations,
+                deadline,
+                engine,
+                _minimise_mlu,
             )
         )
+    # Other objectives are a single program.
     start = _start_of(problem, settings)
     result = yield from solve_program(problem, start, limits, engine, settings.dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[SolveResult]:
-    """Solve max_link_utilisation; least cost uses it to find a feasible allocation."""
+def _minimise_mlu(problem: Problem, gap: float, deadline: Deadline) -> Steps[SolveResult]:
+    """Minimise the largest utilisation, which tells least cost whether a matrix is feasible."""
     return (yield from solving(problem, gap=gap, deadline=deadline))
 
 
@@ -396,13 +403,13 @@ def _start_of(problem: Problem, settings: _Settings) -> Start:
     if model is None or state is not None:
         return Start(state, model)
     # A model predicts the start here, unless the engine decides about it later.
-    is_sampled = not problem.conditions and starts_from_samples(
+    will_sample_demands = not problem.conditions and starts_from_samples(
         problem, settings.gap, settings.engine
     )
-    if is_sampled or may_start_from_model(problem, settings.engine):
+    if will_sample_demands or may_start_from_model(problem, settings.engine):
         return Start(None, model)
-    prediction = SolveState(*model.start(problem), is_predicted=True)
-    return Start(_warm_start_state(problem, prediction), model)
+    predicted_state = SolveState(*model.start(problem), is_predicted=True)
+    return Start(_warm_start_state(problem, predicted_state), model)
 
 
 def solve_program(
@@ -431,7 +438,7 @@ def solve_program(
         program, start, limits, engine, dtype, may_span_decades=reduction is not None
     )
     choice_end = time.perf_counter()
-    result, runs = yield from iterate(program, choice.runs, limits)
+    result, turn_records = yield from iterate(program, choice.runs, limits)
     # Translate the result back, and certify it for the original program.
     undo_begin = time.perf_counter()
     if reduction is not None:
@@ -439,7 +446,7 @@ def solve_program(
     trace = (
         Stage("presolve", presolve_end - begin),
         Stage("choose engines", choice_end - presolve_end, choice.reason, choice.predicted_s),
-        *runs,
+        *turn_records,
         Stage("undo presolve", time.perf_counter() - undo_begin),
     )
     return dataclasses.replace(result, trace=trace)
@@ -531,39 +538,43 @@ def iterate(
     trace: list[Stage] = []
     for run in runs:
         begin = time.perf_counter()
+        # The first turn solves all matrices.
         if result is None:
             turn_limits = _limits_of_run(limits, run, 0)
             result = yield from run.engine.solve(problem, run.start or Start(), turn_limits)
             trace.append(_stage_of(run, result, begin))
             continue
         # Matrices above the target gap, (n,) indices.
-        left = [row for row, stop in enumerate(result.stopped_by) if stop is not Stop.GAP]
-        if not left or limits.deadline.is_over:
+        unsolved_rows = [row for row, stop in enumerate(result.stopped_by) if stop is not Stop.GAP]
+        if not unsolved_rows or limits.deadline.is_over:
             break
-        rows = torch.tensor(left)
-        part = problem.rows(rows)
-        earlier = result.rows(rows)
+        rows = torch.tensor(unsolved_rows)
+        unsolved_problem = problem.rows(rows)
+        earlier_result = result.rows(rows)
+        # Start of the turn: that of its plan, else the results so far if they are near the optimum.
         if run.start is not None:
             start = run.start.rows(rows)
         else:
-            is_near = float(earlier.gap.max()) <= _MAX_START_GAP
-            start = Start(earlier.state if is_near else None)
+            is_near_optimal = float(earlier_result.gap.max()) <= _MAX_START_GAP
+            start = Start(earlier_result.state if is_near_optimal else None)
         turn_limits = _limits_of_run(limits, run, result.iterations)
-        later = yield from run.engine.solve(part, start, turn_limits)
-        trace.append(_stage_of(run, later, begin))
-        result = result.replaced(rows, _combine(part, earlier, later, limits.gap))
+        later_result = yield from run.engine.solve(unsolved_problem, start, turn_limits)
+        trace.append(_stage_of(run, later_result, begin))
+        result = result.replaced(
+            rows, _combine(unsolved_problem, earlier_result, later_result, limits.gap)
+        )
     assert result is not None, "at least one turn"
     return result, trace
 
 
-def _limits_of_run(limits: Limits, run: EngineRun, iterations: int) -> Limits:
+def _limits_of_run(limits: Limits, run: EngineRun, earlier_iterations: int) -> Limits:
     """Return the limits of a turn after so many iterations of earlier turns."""
-    if run.max_iterations is None and not iterations:
+    if run.max_iterations is None and not earlier_iterations:
         return limits
-    remaining = max(0, limits.max_iterations - iterations)
+    remaining_iterations = max(0, limits.max_iterations - earlier_iterations)
     if run.max_iterations is not None:
-        remaining = min(remaining, run.max_iterations)
-    return dataclasses.replace(limits, max_iterations=remaining)
+        remaining_iterations = min(remaining_iterations, run.max_iterations)
+    return dataclasses.replace(limits, max_iterations=remaining_iterations)
 
 
 def _stage_of(run: EngineRun, result: SolveResult, begin: float) -> Stage:
@@ -621,7 +632,8 @@ def prepare(
         if not is_interpreting():
             interior.warm_up_for(problem.ops.mask.numel(), may_select=False)
         return
-    # The model, and the kernels of sequences of programs.
+    # Kernels of the model, by the present or the deprecated name of its method, and of sequences of
+    # programs.
     warm_up_starter = getattr(starter, "warm_up_kernels", None) or old_method(
         starter, "rehearse", "warm_up_kernels"
     )
@@ -634,6 +646,7 @@ def prepare(
     # The kernels of the engines that may solve the program.
     program_problem = problem.over_columns if problem.conditions else problem
     is_sequence = program_problem.objective.rules.is_sequence
+    # HiGHS solves a small program where no kernel is compiled: there is nothing to compile.
     if engine == "auto" and Highs().accepts(program_problem) and not is_sequence:
         return
     # Compile the projection onto a box, which bounded columns need, by one call.

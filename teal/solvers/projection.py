@@ -55,6 +55,7 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
         splits = scaled_to_one(problem, splits)
         if not problem.objective.may_shed:
             return splits
+        # Under max_concurrent_flow: divide by the largest utilisation if it is above 1.
         splits = splits / problem.utilisation(splits).amax(1).clamp(min=1)[:, None, None]
     # Step 2: scale down.
     flow = problem.flows(splits / splits.sum(-1, keepdim=True).clamp(min=1))
@@ -66,10 +67,10 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     for _ in range(refill):
         # Requests of unserved demand, and the share that the residual capacities grant.
         load = problem.ops.link_sum(flow)
-        request = _requested_flow(problem, flow, unused)
-        requested_load = problem.ops.link_sum(request)
+        requested_flow = _requested_flow(problem, flow, unused)
+        requested_load = problem.ops.link_sum(requested_flow)
         residual = (problem.capacity - load).clamp(min=0)
-        flow = flow + request * granted_share(problem, requested_load, residual)
+        flow = flow + requested_flow * granted_share(problem, requested_load, residual)
         unused = (residual - requested_load).clamp(min=0)
     # Flows as shares of the demand.
     demand = problem.demand[..., None]
@@ -81,26 +82,28 @@ def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
 
     Demands whose splits are all 0 get even splits.
     """
-    total = splits.sum(-1, keepdim=True)
+    split_sum = splits.sum(-1, keepdim=True)
     return torch.where(
-        total > MIN_SPLIT_SUM, splits / total.clamp(min=MIN_SPLIT_SUM), problem.even_splits
+        split_sum > MIN_SPLIT_SUM, splits / split_sum.clamp(min=MIN_SPLIT_SUM), problem.even_splits
     )
 
 
-def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Tensor:
+def granted_share(problem: Problem, requested_load: Tensor, available_capacity: Tensor) -> Tensor:
     """Return (B, D, K) the share of a request for capacity that each path is granted.
 
     It is 1 / max(1, largest requested / available of a link along the path).
 
     Args:
         problem: B matrices, for their paths.
-        requested: (B, E) load of all requests, Gbit/s; links without requests limit no path.
-        available: (B, E) capacity available to requests, Gbit/s.
+        requested_load: (B, E) load of all requests, Gbit/s; links without requests limit no path.
+        available_capacity: (B, E) capacity available to requests, Gbit/s.
     """
     # Positive in this type: the gradient of 0 / 0 would be NaN.
-    smallest = torch.finfo(available.dtype).tiny
-    ratio = torch.where(requested > 0, requested / available.clamp(min=smallest), 0)
-    return 1 / problem.ops.path_max(ratio)[0].clamp(min=1)
+    smallest = torch.finfo(available_capacity.dtype).tiny
+    requested_utilisation = torch.where(
+        requested_load > 0, requested_load / available_capacity.clamp(min=smallest), 0
+    )
+    return 1 / problem.ops.path_max(requested_utilisation)[0].clamp(min=1)
 
 
 def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
@@ -114,16 +117,16 @@ def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
         flow: (B, D, K) allocated flow, Gbit/s.
         unused: (B, E) unused capacity, Gbit/s.
     """
-    # Smallest unused capacity along the path.
-    path_unused = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)
+    # Smallest unused capacity along each path, and at most the rest of its largest share.
+    path_residual = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)
     if problem.max_share is not None:
-        path_unused = torch.minimum(
-            path_unused, (problem.flows(problem.max_share) - flow).clamp(min=0)
+        path_residual = torch.minimum(
+            path_residual, (problem.flows(problem.max_share) - flow).clamp(min=0)
         )
-    unserved = (problem.demand - flow.sum(-1)).clamp(min=0)[..., None]
-    return path_unused * (unserved / path_unused.sum(-1, keepdim=True).clamp(min=1e-30)).clamp(
-        max=1
-    )
+    unserved_flow = (problem.demand - flow.sum(-1)).clamp(min=0)[..., None]
+    return path_residual * (
+        unserved_flow / path_residual.sum(-1, keepdim=True).clamp(min=1e-30)
+    ).clamp(max=1)
 
 
 class CutOnly(NamedTuple):

@@ -76,11 +76,13 @@ def protect(
     other_conditions = tuple(
         condition for condition in problem.conditions if not isinstance(condition, Protection)
     )
-    plain = dataclasses.replace(problem, conditions=other_conditions)
-    result = pipeline.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
+    base_problem = dataclasses.replace(problem, conditions=other_conditions)
+    result = pipeline.solve(base_problem.under(protection), gap=gap, max_iterations=max_iterations)
     # Share of the demand that no reservation on its paths can protect.
     total = problem.demand.sum(1).clamp(min=1e-300)
-    unprotected_share = (problem.demand * protection.unprotected(plain.program)).sum(1) / total
+    unprotected_share = (problem.demand * protection.unprotected(base_problem.program)).sum(
+        1
+    ) / total
     return Protected(result, protection.reserved(result.splits), unprotected_share)
 
 
@@ -100,7 +102,7 @@ def under_failures(
     """
     groups = problem.topology.cables() if groups is None else groups
     # (G, D, K) paths that the failure of each group breaks.
-    failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(
+    is_broken = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(
         problem.ops.device
     )
     served_fraction = splits.sum(-1, keepdim=True)
@@ -108,15 +110,15 @@ def under_failures(
     disconnected_flow = []
     for group_index, links in enumerate(groups):
         # Rescale the splits of the live paths to the same sum.
-        live_splits = torch.where(failed[group_index], 0, splits)
+        live_splits = torch.where(is_broken[group_index], 0, splits)
         live_fraction = live_splits.sum(-1, keepdim=True)
-        rescaled = torch.where(
+        rescaled_splits = torch.where(
             live_fraction > 0, live_splits * (served_fraction / live_fraction.clamp(min=1e-30)), 0
         )
         # Loads of the links that have not failed.
-        working = problem.capacity > 0
-        working[:, list(links)] = False
-        load = torch.where(working, problem.loads(rescaled), 0)
+        is_working = problem.capacity > 0
+        is_working[:, list(links)] = False
+        load = torch.where(is_working, problem.loads(rescaled_splits), 0)
         utilisation.append((load * problem.inverse_capacity).amax(1))
         disconnected_flow.append(
             (problem.demand * torch.where(live_fraction > 0, 0, served_fraction)[..., 0]).sum(1)

@@ -351,15 +351,17 @@ class SolveResult(WithPartCertificates):
     def rows(self, rows: Tensor) -> SolveResult:
         """Return the results of the matrices at the indices ``rows`` (n,), in this order."""
         # Select the entries of every field that has one per matrix.
-        changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in _TENSOR_FIELDS}
+        selected_fields: dict[str, Any] = {
+            field: getattr(self, field)[rows] for field in _TENSOR_FIELDS
+        }
         for field in _SEQUENCE_FIELDS:
             part = getattr(self, field)
-            changed[field] = None if part is None else part.rows(rows)
+            selected_fields[field] = None if part is None else part.rows(rows)
         if self.largest_share is not None:
-            changed["largest_share"] = self.largest_share[rows]
+            selected_fields["largest_share"] = self.largest_share[rows]
         stopped_by = tuple(self.stopped_by[row] for row in rows.tolist())
         return dataclasses.replace(
-            self, **changed, state=self.state.rows(rows), stopped_by=stopped_by
+            self, **selected_fields, state=self.state.rows(rows), stopped_by=stopped_by
         )
 
     def replaced(self, rows: Tensor, replacements: SolveResult) -> SolveResult:
@@ -412,6 +414,7 @@ def better(problem: Problem, first: SolveResult, second: SolveResult) -> SolveRe
             and gap come from ``second``, and iterations are added up.
     """
     sense = problem.objective.rules.sense
+    # Larger is better for a maximum (sense 1), smaller for a minimum (sense -1).
     is_better = sense * first.value > sense * second.value
     is_tighter = sense * first.bound < sense * second.bound
     value = torch.where(is_better, first.value, second.value)

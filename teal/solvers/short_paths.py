@@ -50,8 +50,10 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         (B, D, K) splits; bitwise equal on paths with unchanged flow.
     """
     # The kernels support plain paths only; under link costs a move would change the value.
-    is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
-    if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
+    is_supported = (
+        problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
+    )
+    if not is_supported or splits.is_cuda or problem.ops.column_paths is not problem.paths:
         return splits
     # (D, K) length of each path.
     path_length = _latencies(problem)
@@ -60,25 +62,25 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     # (B, E) largest load after the moves: capacity, or in a min-max program capacity times the
     # current largest utilisation.
     capacity = problem.capacity.to(torch.float64)
-    limit = capacity
+    load_limit = capacity
     if problem.demand_set.carries_all:
-        limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(1, keepdim=True).to(
-            torch.float64
-        )
+        load_limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(
+            1, keepdim=True
+        ).to(torch.float64)
     # Move the flow in a copy of the splits, matrix by matrix.
     packed = problem.paths.packed
-    result = splits.to(torch.float64, copy=True).contiguous()
-    with threads_for(_OPERATIONS_PER_PATH * len(result) * packed.num_paths):
+    new_splits = splits.to(torch.float64, copy=True).contiguous()
+    with threads_for(_OPERATIONS_PER_PATH * len(new_splits) * packed.num_paths):
         _shorten(
             packed.scan,
             packed.max_trie_nodes,
             path_length.numpy(),
             problem.demand.to(torch.float64).contiguous().numpy(),
             capacity.contiguous().numpy(),
-            limit.contiguous().numpy(),
-            result.numpy(),
+            load_limit.contiguous().numpy(),
+            new_splits.numpy(),
         )
-    return result.to(splits.dtype)
+    return new_splits.to(splits.dtype)
 
 
 class _Latencies(NamedTuple):
@@ -127,11 +129,11 @@ def _shorten(
     begin: int,
     end: int,
     scan: PathScan,
-    slots: int,
+    max_trie_nodes: int,
     length: FloatArray,
     demand: FloatArray,
     capacity: FloatArray,
-    limit: FloatArray,
+    load_limit: FloatArray,
     splits: FloatArray,
 ) -> None:
     """Move flow to shorter paths, matrix by matrix, in place.
@@ -139,25 +141,27 @@ def _shorten(
     Args:
         begin, end: range of matrices of this call.
         scan: tries and paths of all sources, source by source.
-        slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         length: (D, K) length of each path.
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s; 0 for a failed link.
-        limit: (B, E) largest load after the moves, Gbit/s; a current load may exceed it.
+        load_limit: (B, E) largest load after the moves, Gbit/s; a current load may exceed it.
         splits: (B, D, K) feasible splits (updated).
     """
     for b in range(begin, end):
-        _shorten_matrix(scan, slots, length, demand[b], capacity[b], limit[b], splits[b])
+        _shorten_matrix(
+            scan, max_trie_nodes, length, demand[b], capacity[b], load_limit[b], splits[b]
+        )
 
 
 @kernel
 def _shorten_matrix(
     scan: PathScan,
-    slots: int,
+    max_trie_nodes: int,
     length: FloatArray,
     demand: FloatArray,
     capacity: FloatArray,
-    limit: FloatArray,
+    load_limit: FloatArray,
     splits: FloatArray,
 ) -> None:
     """Move flow of one matrix to shorter paths, in place.
@@ -169,74 +173,75 @@ def _shorten_matrix(
 
     Args:
         scan: tries and paths of all sources, source by source.
-        slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         length: (D, K) length of each path.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; 0 for a failed link.
-        limit: (E,) largest load after the moves, Gbit/s.
+        load_limit: (E,) largest load after the moves, Gbit/s.
         splits: (D, K) feasible splits (updated).
     """
     (num_demands, num_paths) = splits.shape
     num_links = len(capacity)
     # Scratch for the trie of one source: flow through each node, and whether the path to it has a
     # marked link.
-    node_flow = np.empty(slots)
-    node_flag = np.empty(slots, np.bool_)
+    node_flow = np.empty(max_trie_nodes)
+    node_is_marked = np.empty(max_trie_nodes, np.bool_)
     # (D, K) whether each path is live, and whether it has an overloaded link; (E,) whether each
     # link has failed, and whether it is overloaded.
-    live = np.ones((num_demands, num_paths), np.bool_)
+    is_live = np.ones((num_demands, num_paths), np.bool_)
     has_overload = np.zeros((num_demands, num_paths), np.bool_)
-    is_closed = np.empty(num_links, np.bool_)
-    is_over = np.empty(num_links, np.bool_)
-    any_closed = False
+    is_failed = np.empty(num_links, np.bool_)
+    is_overloaded = np.empty(num_links, np.bool_)
+    any_failed = False
     for e in range(num_links):
-        is_closed[e] = capacity[e] <= 0
-        any_closed = any_closed or is_closed[e]
+        is_failed[e] = capacity[e] <= 0
+        any_failed = any_failed or is_failed[e]
     # Live paths have no failed link: mark the paths that have one, then negate.
-    if any_closed:
-        _mark_paths(scan, is_closed, node_flag, live)
+    if any_failed:
+        _mark_paths(scan, is_failed, node_is_marked, is_live)
         for d in range(num_demands):
             for k in range(num_paths):
-                live[d, k] = not live[d, k]
+                is_live[d, k] = not is_live[d, k]
     # Stage 1: all flow on the shortest live path of each demand; demands without one keep theirs.
-    # ``flow`` is the initial flow in Gbit/s, ``new_flow`` the flow after the moves.
-    flow = np.zeros((num_demands, num_paths))
+    # (D, K) flows before and after the moves, Gbit/s.
+    initial_flow = np.zeros((num_demands, num_paths))
     new_flow = np.zeros((num_demands, num_paths))
     shortest_path = np.zeros(num_demands, np.int64)
     keeps_splits = np.zeros(num_demands, np.bool_)
     for d in range(num_demands):
         demand_flow = 0.0
-        shortest = -1
+        shortest_k = -1
         for k in range(np.int64(scan.path_count[d])):
-            flow[d, k] = splits[d, k] * demand[d]
-            demand_flow += flow[d, k]
-            if live[d, k] and (shortest < 0 or length[d, k] < length[d, shortest]):
-                shortest = k
-        if shortest < 0:
+            initial_flow[d, k] = splits[d, k] * demand[d]
+            demand_flow += initial_flow[d, k]
+            if is_live[d, k] and (shortest_k < 0 or length[d, k] < length[d, shortest_k]):
+                shortest_k = k
+        if shortest_k < 0:
             keeps_splits[d] = True
-            _copy_flows(flow, new_flow, d)
+            _copy_flows(initial_flow, new_flow, d)
         else:
-            shortest_path[d] = shortest
-            new_flow[d, shortest] = demand_flow
+            shortest_path[d] = shortest_k
+            new_flow[d, shortest_k] = demand_flow
     # Loads of new_flow, largest loads and residual capacities of the links, Gbit/s.
     load = np.zeros(num_links)
     max_load = np.empty(num_links)
-    unused = np.empty(num_links)
+    residual = np.empty(num_links)
     _sum_loads(scan, new_flow, node_flow, load)
     for e in range(num_links):
-        max_load[e] = limit[e]
-    if _mark_over(load, max_load, is_over):
+        max_load[e] = load_limit[e]
+    # Where the shortest paths overload links, some demands return to their initial splits.
+    if _mark_overloaded(load, max_load, is_overloaded):
         initial_load = np.zeros(num_links)
-        _sum_loads(scan, flow, node_flow, initial_load)
+        _sum_loads(scan, initial_flow, node_flow, initial_load)
         for e in range(num_links):
             # An initial load may exceed the limit by rounding.
-            max_load[e] = max(limit[e], initial_load[e])
+            max_load[e] = max(load_limit[e], initial_load[e])
         # Restore the splits of demands with an overloaded shortest path.
-        any_over = _mark_over(load, max_load, is_over)
+        any_overloaded = _mark_overloaded(load, max_load, is_overloaded)
         for _ in range(_MAX_ROUNDS):
-            if not any_over:
+            if not any_overloaded:
                 break
-            _mark_paths(scan, is_over, node_flag, has_overload)
+            _mark_paths(scan, is_overloaded, node_is_marked, has_overload)
             for d in range(num_demands):
                 if (
                     has_overload[d, shortest_path[d]]
@@ -244,41 +249,41 @@ def _shorten_matrix(
                     and not keeps_splits[d]
                 ):
                     keeps_splits[d] = True
-                    _copy_flows(flow, new_flow, d)
+                    _copy_flows(initial_flow, new_flow, d)
             _sum_loads(scan, new_flow, node_flow, load)
-            any_over = _mark_over(load, max_load, is_over)
+            any_overloaded = _mark_overloaded(load, max_load, is_overloaded)
         # Restore all splits if some link is still overloaded.
-        if any_over:
+        if any_overloaded:
             load = initial_load
             for d in range(num_demands):
                 keeps_splits[d] = True
-                _copy_flows(flow, new_flow, d)
+                _copy_flows(initial_flow, new_flow, d)
     # Stage 2: move flow of the demands that keep their splits to shorter paths.
     for e in range(num_links):
-        unused[e] = max(max_load[e] - load[e], 0.0)
-    _move_to_shorter_paths(scan, keeps_splits, live, length, demand, unused, new_flow)
+        residual[e] = max(max_load[e] - load[e], 0.0)
+    _move_to_shorter_paths(scan, keeps_splits, is_live, length, demand, residual, new_flow)
     # Write the splits of changed flows.
     for d in range(num_demands):
         for k in range(num_paths if demand[d] > 0 else 0):
-            if new_flow[d, k] != flow[d, k]:
+            if new_flow[d, k] != initial_flow[d, k]:
                 splits[d, k] = new_flow[d, k] / demand[d]
 
 
 @inner_kernel
-def _copy_flows(flow: FloatArray, new_flow: FloatArray, d: int) -> None:
-    """Copy the flows of demand ``d`` from ``flow`` (D, K) to ``new_flow`` (D, K)."""
-    for k in range(flow.shape[1]):
-        new_flow[d, k] = flow[d, k]
+def _copy_flows(initial_flow: FloatArray, new_flow: FloatArray, d: int) -> None:
+    """Copy the flows of demand ``d`` from ``initial_flow`` (D, K) to ``new_flow`` (D, K)."""
+    for k in range(initial_flow.shape[1]):
+        new_flow[d, k] = initial_flow[d, k]
 
 
 @inner_kernel
-def _mark_over(load: FloatArray, max_load: FloatArray, is_over: BoolArray) -> bool:
-    """Write to ``is_over`` (E,) whether each load exceeds ``max_load``; return whether any does."""
-    any_over = False
+def _mark_overloaded(load: FloatArray, max_load: FloatArray, is_overloaded: BoolArray) -> bool:
+    """Set ``is_overloaded`` (E,) where a load exceeds ``max_load``; return whether any does."""
+    any_overloaded = False
     for e in range(len(load)):
-        is_over[e] = load[e] > max_load[e]
-        any_over = any_over or is_over[e]
-    return any_over
+        is_overloaded[e] = load[e] > max_load[e]
+        any_overloaded = any_overloaded or is_overloaded[e]
+    return any_overloaded
 
 
 @kernel
@@ -288,15 +293,16 @@ def _sum_loads(scan: PathScan, flow: FloatArray, node_flow: FloatArray, load: Fl
     Args:
         scan: tries and paths of all sources.
         flow: (D, K) Gbit/s.
-        node_flow: (slots,) scratch, flow through each trie node of a source.
+        node_flow: (trie nodes + 1,) scratch, flow through each trie node of a source.
         load: (E,) Gbit/s (written).
     """
     for e in range(len(load)):
         load[e] = 0.0
     # Per source s: its trie nodes begin at node_ptr[s], its paths at path_ptr[s].
     for s in range(len(scan.node_ptr) - 1):
+        # Positions of the source's first trie entry, and of the first path of the present demand.
         first_node = scan.node_ptr[s]
-        path = scan.path_ptr[s]
+        first_path = scan.path_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - first_node
         # Flow that ends at each node; node 0 is the source, node i has the arrays' entry i - 1.
         for node in range(num_nodes + 1):
@@ -304,8 +310,8 @@ def _sum_loads(scan: PathScan, flow: FloatArray, node_flow: FloatArray, load: Fl
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
             for k in range(num_paths):
-                node_flow[np.int64(scan.end_node[path + k])] += flow[d, k]
-            path += num_paths
+                node_flow[np.int64(scan.end_node[first_path + k])] += flow[d, k]
+            first_path += num_paths
         # From the leaves to the source: children come after their parents.
         for node in range(num_nodes, 0, -1):
             flow_through = node_flow[node]
@@ -315,42 +321,43 @@ def _sum_loads(scan: PathScan, flow: FloatArray, node_flow: FloatArray, load: Fl
 
 @kernel
 def _mark_paths(
-    scan: PathScan, on_link: BoolArray, node_flag: BoolArray, on_path: BoolArray
+    scan: PathScan, link_is_marked: BoolArray, node_is_marked: BoolArray, path_is_marked: BoolArray
 ) -> None:
     """Compute whether each path has a marked link.
 
     Args:
         scan: tries and paths of all sources.
-        on_link: (E,) whether each link is marked.
-        node_flag: (slots,) scratch, whether the path to each trie node of a source has a marked
-            link.
-        on_path: (D, K) whether each path has a marked link (written).
+        link_is_marked: (E,) whether each link is marked.
+        node_is_marked: (trie nodes + 1,) scratch, whether the path to each trie node of a source
+            has a marked link.
+        path_is_marked: (D, K) whether each path has a marked link (written).
     """
     # Node 0 is the source; node i of a source's trie has the entry i - 1 of its arrays.
-    node_flag[0] = False
+    node_is_marked[0] = False
     for s in range(len(scan.node_ptr) - 1):
+        # Positions of the source's first trie entry, and of the first path of the present demand.
         first_node = scan.node_ptr[s]
-        path = scan.path_ptr[s]
+        first_path = scan.path_ptr[s]
         for node in range(1, scan.node_ptr[s + 1] - first_node + 1):
             link = np.int64(scan.link[first_node + node - 1])
             parent = np.int64(scan.parent[first_node + node - 1])
-            node_flag[node] = node_flag[parent] or on_link[link]
+            node_is_marked[node] = node_is_marked[parent] or link_is_marked[link]
         # A path has a marked link if the path to its last node has one.
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
             for k in range(num_paths):
-                on_path[d, k] = node_flag[np.int64(scan.end_node[path + k])]
-            path += num_paths
+                path_is_marked[d, k] = node_is_marked[np.int64(scan.end_node[first_path + k])]
+            first_path += num_paths
 
 
 @kernel
 def _move_to_shorter_paths(
     scan: PathScan,
     may_move: BoolArray,
-    live: BoolArray,
+    is_live: BoolArray,
     length: FloatArray,
     demand: FloatArray,
-    unused: FloatArray,
+    residual: FloatArray,
     flow: FloatArray,
 ) -> None:
     """Move flow of some demands from their longest used path to shorter paths with unused capacity.
@@ -362,71 +369,75 @@ def _move_to_shorter_paths(
     Args:
         scan: tries and paths of all sources.
         may_move: (D,) whether a demand's flow may move.
-        live: (D, K) whether each path is live.
+        is_live: (D, K) whether each path is live.
         length: (D, K) length of each path.
         demand: (D,) Gbit/s.
-        unused: (E,) residual capacity, Gbit/s (updated).
+        residual: (E,) residual capacity, Gbit/s (updated).
         flow: (D, K) Gbit/s (updated).
     """
     # Per source: node 0 of its trie is the source, node i has the entry i - 1 of the arrays.
     for s in range(len(scan.node_ptr) - 1):
+        # Positions of the source's first trie entry, and of the first path of the present demand.
         first_node = scan.node_ptr[s]
-        path = scan.path_ptr[s]
+        first_path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
             # In each pass, move flow from the longest used path to shorter ones.
             for _ in range(num_paths if may_move[d] else 0):
-                longest = -1
+                longest_path = -1
                 for k in range(num_paths):
                     is_used = flow[d, k] > _MIN_SHARE * demand[d]
-                    if is_used and (longest < 0 or length[d, k] > length[d, longest]):
-                        longest = k
-                if longest < 0:
+                    if is_used and (longest_path < 0 or length[d, k] > length[d, longest_path]):
+                        longest_path = k
+                if longest_path < 0:
                     break
-                amount = flow[d, longest]
-                node = np.int64(scan.end_node[path + longest])
-                # Remove the flow first: common links of both paths become free.
+                longest_path_flow = flow[d, longest_path]
+                node = np.int64(scan.end_node[first_path + longest_path])
+                # Take the flow off every link from the end of the path up to the source, so that
+                # links common to both paths become free.
                 while node > 0:
-                    unused[np.int64(scan.link[first_node + node - 1])] += amount
+                    residual[np.int64(scan.link[first_node + node - 1])] += longest_path_flow
                     node = np.int64(scan.parent[first_node + node - 1])
                 # Fill the shorter paths in order of length; each has to be longer than the last
                 # one tried.
-                remaining = amount
+                remaining_flow = longest_path_flow
                 last_length = -np.inf
-                while remaining > 0.0:
-                    shorter = -1
+                while remaining_flow > 0.0:
+                    shorter_path = -1
                     for k in range(num_paths):
-                        is_untried = length[d, k] > last_length and live[d, k]
-                        is_shorter = length[d, k] < length[d, longest] * (1 - _MIN_GAIN)
+                        is_untried = length[d, k] > last_length and is_live[d, k]
+                        is_shorter = length[d, k] < length[d, longest_path] * (1 - _MIN_GAIN)
                         if (
                             is_untried
                             and is_shorter
-                            and (shorter < 0 or length[d, k] < length[d, shorter])
+                            and (shorter_path < 0 or length[d, k] < length[d, shorter_path])
                         ):
-                            shorter = k
-                    if shorter < 0:
+                            shorter_path = k
+                    if shorter_path < 0:
                         break
-                    last_length = length[d, shorter]
+                    last_length = length[d, shorter_path]
                     # Largest amount that fits: bottleneck of the residual capacities.
-                    moved = remaining
-                    node = np.int64(scan.end_node[path + shorter])
+                    moved_flow = remaining_flow
+                    node = np.int64(scan.end_node[first_path + shorter_path])
                     while node > 0:
-                        moved = min(moved, unused[np.int64(scan.link[first_node + node - 1])])
+                        moved_flow = min(
+                            moved_flow, residual[np.int64(scan.link[first_node + node - 1])]
+                        )
                         node = np.int64(scan.parent[first_node + node - 1])
                     # Move it, and use up the capacity of the path's links.
-                    if moved > 0.0:
-                        node = np.int64(scan.end_node[path + shorter])
+                    if moved_flow > 0.0:
+                        node = np.int64(scan.end_node[first_path + shorter_path])
                         while node > 0:
-                            unused[np.int64(scan.link[first_node + node - 1])] -= moved
+                            residual[np.int64(scan.link[first_node + node - 1])] -= moved_flow
                             node = np.int64(scan.parent[first_node + node - 1])
-                        flow[d, shorter] += moved
-                        remaining -= moved
-                # The rest of the flow returns to the longest path.
-                flow[d, longest] = remaining
-                if remaining > 0.0:
-                    node = np.int64(scan.end_node[path + longest])
+                        flow[d, shorter_path] += moved_flow
+                        remaining_flow -= moved_flow
+                # Flow that did not fit returns to the longest path, and ends the passes.
+                flow[d, longest_path] = remaining_flow
+                if remaining_flow > 0.0:
+                    node = np.int64(scan.end_node[first_path + longest_path])
                     while node > 0:
-                        unused[np.int64(scan.link[first_node + node - 1])] -= remaining
+                        residual[np.int64(scan.link[first_node + node - 1])] -= remaining_flow
                         node = np.int64(scan.parent[first_node + node - 1])
                     break
-            path += num_paths
+            first_path += num_paths

@@ -15,7 +15,7 @@ from teal.problem import Problem
 from teal.solvers.projection import project
 
 # Share of a demand: splits with a smaller sum define no ratio, and the demand is not admitted.
-_MIN_TOTAL = 1e-9
+_MIN_SPLIT_SUM = 1e-9
 
 
 def table_weights(splits: Tensor, entries: int) -> Tensor:
@@ -32,15 +32,17 @@ def table_weights(splits: Tensor, entries: int) -> Tensor:
     """
     if entries < 1:
         raise InputError("weights", "entries", "an integer of at least 1", entries)
-    total = splits.sum(-1, keepdim=True)
-    has_flow = total > _MIN_TOTAL
+    split_sum = splits.sum(-1, keepdim=True)
+    has_flow = split_sum > _MIN_SPLIT_SUM
     # Floor of the exact weights; the largest remainders get the missing entries.
-    exact = torch.where(has_flow, splits / total.clamp(min=_MIN_TOTAL), 0) * entries
-    floor = exact.floor()
+    exact_weight = torch.where(has_flow, splits / split_sum.clamp(min=_MIN_SPLIT_SUM), 0) * entries
+    floor = exact_weight.floor()
     num_missing = (entries - floor.sum(-1, keepdim=True)).round()
     # Rank of each remainder in its demand, 0 for the largest.
-    rank = (exact - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    return torch.where(has_flow, floor + (rank < num_missing), 0).to(torch.int64)
+    remainder_rank = (
+        (exact_weight - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    )
+    return torch.where(has_flow, floor + (remainder_rank < num_missing), 0).to(torch.int64)
 
 
 def in_table(splits: Tensor, entries: int) -> Tensor:
@@ -67,16 +69,18 @@ def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
 
     # Scale the large splits of each demand to the sum of all its splits.
     large_splits = remove_small(splits)
-    total = splits.sum(-1, keepdim=True)
-    scaled = large_splits * (total / large_splits.sum(-1, keepdim=True).clamp(min=_MIN_TOTAL))
+    split_sum = splits.sum(-1, keepdim=True)
+    scaled_splits = large_splits * (
+        split_sum / large_splits.sum(-1, keepdim=True).clamp(min=_MIN_SPLIT_SUM)
+    )
     if not problem.objective.may_shed:
         # A demand whose splits are all small keeps its largest one, for all of its flow.
-        is_empty = (large_splits.sum(-1, keepdim=True) <= 0) & (total > 0)
-        largest = torch.zeros_like(splits).scatter_(-1, splits.argmax(-1, keepdim=True), 1.0)
-        return torch.where(is_empty, largest * total, scaled)
-    projected = within_conditions(problem, project(problem, scaled))
+        has_only_small = (large_splits.sum(-1, keepdim=True) <= 0) & (split_sum > 0)
+        largest_path = torch.zeros_like(splits).scatter_(-1, splits.argmax(-1, keepdim=True), 1.0)
+        return torch.where(has_only_small, largest_path * split_sum, scaled_splits)
+    feasible_splits = within_conditions(problem, project(problem, scaled_splits))
     # The projection may scale a split below the limit: remove such splits, too.
-    return remove_small(projected)
+    return remove_small(feasible_splits)
 
 
 def feasible_tables(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:
@@ -96,30 +100,32 @@ def feasible_tables(problem: Problem, splits: Tensor, entries: int, refill: int 
     weights = table_weights(torch.where(problem.path_mask, splits, 0), entries)
     ratio = weights.to(splits) / entries
     if not problem.objective.may_shed:
-        even = problem.even_splits * (problem.demand > 0)[..., None]
+        even_shares = problem.even_splits * (problem.demand > 0)[..., None]
         has_flow = weights.sum(-1, keepdim=True) > 0
-        return torch.where(has_flow, ratio, table_weights(even, entries).to(splits) / entries)
+        return torch.where(
+            has_flow, ratio, table_weights(even_shares, entries).to(splits) / entries
+        )
     # (B, D) admitted rate of each demand, Gbit/s, scaled down to the capacities; under
     # max_concurrent_flow all demands first get the same served share.
     is_used = ratio > 0
-    share = splits.sum(-1).clamp(max=1)
+    served_share = splits.sum(-1).clamp(max=1)
     if problem.demand_set.carries_all:
-        share = torch.full_like(share, 1.0) / problem.utilisation(ratio).amax(
+        served_share = torch.full_like(served_share, 1.0) / problem.utilisation(ratio).amax(
             1, keepdim=True
         ).clamp(min=1)
-    rate = _granted_rate(problem, ratio, is_used, problem.demand * share, problem.capacity)
+    rate = _granted_rate(problem, ratio, is_used, problem.demand * served_share, problem.capacity)
     # Refill: each demand requests the largest further rate that its most loaded path allows.
     for _ in range(refill):
-        unused = (problem.capacity - problem.ops.link_sum(rate[..., None] * ratio)).clamp(min=0)
+        residual = (problem.capacity - problem.ops.link_sum(rate[..., None] * ratio)).clamp(min=0)
         # Further rate of the demand at which each path is full, and its minimum over used paths.
-        path_limit = -problem.ops.path_max(-unused)[0] / ratio.clamp(min=_MIN_TOTAL)
-        limit = torch.where(is_used, path_limit, torch.inf).amin(-1)
-        request = torch.minimum(
-            problem.demand - rate, torch.where(is_used.any(-1), limit, 0)
+        path_further_rate = -problem.ops.path_max(-residual)[0] / ratio.clamp(min=_MIN_SPLIT_SUM)
+        further_rate = torch.where(is_used, path_further_rate, torch.inf).amin(-1)
+        requested_rate = torch.minimum(
+            problem.demand - rate, torch.where(is_used.any(-1), further_rate, 0)
         ).clamp(min=0)
-        rate = rate + _granted_rate(problem, ratio, is_used, request, unused)
-    admitted = torch.where(problem.demand > 0, rate / problem.demand.clamp(min=1e-30), 0)
-    return within_conditions(problem, ratio * admitted[..., None])
+        rate = rate + _granted_rate(problem, ratio, is_used, requested_rate, residual)
+    admitted_share = torch.where(problem.demand > 0, rate / problem.demand.clamp(min=1e-30), 0)
+    return within_conditions(problem, ratio * admitted_share[..., None])
 
 
 def within_conditions(problem: Problem, splits: Tensor) -> Tensor:
@@ -130,7 +136,11 @@ def within_conditions(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def _granted_rate(
-    problem: Problem, ratio: Tensor, is_used: Tensor, requested: Tensor, available: Tensor
+    problem: Problem,
+    ratio: Tensor,
+    is_used: Tensor,
+    requested_rate: Tensor,
+    available_capacity: Tensor,
 ) -> Tensor:
     """Return (B, D) the granted part of requested rates, Gbit/s.
 
@@ -140,12 +150,14 @@ def _granted_rate(
         problem: B matrices, for their paths.
         ratio: (B, D, K) ratios of the table.
         is_used: (B, D, K) whether the ratio is positive.
-        requested: (B, D) requested rates, Gbit/s.
-        available: (B, E) available capacity, Gbit/s.
+        requested_rate: (B, D) requested rates, Gbit/s.
+        available_capacity: (B, E) available capacity, Gbit/s.
     """
-    load = problem.ops.link_sum(requested[..., None] * ratio)
-    link_ratio = torch.where(
-        load > 0, load / available.clamp(min=torch.finfo(available.dtype).tiny), 0
+    load = problem.ops.link_sum(requested_rate[..., None] * ratio)
+    requested_utilisation = torch.where(
+        load > 0, load / available_capacity.clamp(min=torch.finfo(available_capacity.dtype).tiny), 0
     )
-    worst = torch.where(is_used, problem.ops.path_max(link_ratio)[0], 0).amax(-1)
-    return requested / worst.clamp(min=1)
+    worst_utilisation = torch.where(
+        is_used, problem.ops.path_max(requested_utilisation)[0], 0
+    ).amax(-1)
+    return requested_rate / worst_utilisation.clamp(min=1)

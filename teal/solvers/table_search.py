@@ -33,14 +33,14 @@ from teal.runtime.parallel import inlined_kernel, kernel
 from teal.solvers import pipeline
 from teal.solvers.split_table import feasible_tables, without_small
 
-# Relief of each round over all demands: of the first search, and of searches from the incumbent
-# tables with perturbed prices and in random order.
+# Price factor of each round over all demands: of the first search, and of the later searches, which
+# start from the incumbent tables, with perturbed prices and in random order.
 _FIRST_PRICE_FACTORS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0)
 _LATER_PRICE_FACTORS = (0.5, 0.2, 0.0, 0.0)
 _PRICE_NOISE = 1.0  # standard deviation of the logarithm of the perturbation of prices
 # Searches from the incumbent tables: in total about ten times as long as the rounding alone.
 _MAX_SEARCHES = 60
-_MAX_TRIALS = 50_000_000  # link visits of all searches, about half a second
+_MAX_LINK_VISITS = 50_000_000  # link visits of all searches, about half a second
 _PRICE_GAP = 0.05  # target gap of the program whose prices are used
 # Iteration limit of that program; most networks need 10 to 50.
 _MAX_PRICE_ITERATIONS = 100
@@ -112,17 +112,17 @@ def _score(tables, d, weight, table_size, link_share, price_factor):
     # Share of the demand on each link; then the bottleneck, value and price over all used paths.
     _add_flow(tables, d, weight, link_share, 1.0 / table_size)
     rate = tables.demand[d]
-    value = 0.0
-    price = 0.0
+    mean_value = 0.0
+    mean_price = 0.0
     for k in range(len(weight)):
         if weight[k] > 0:
             path_share = weight[k] / table_size
-            value += path_share * tables.value[d, k]
+            mean_value += path_share * tables.value[d, k]
             node = tables.node[d, k]
             while node >= 0:
                 e = tables.link[node]
                 rate = min(rate, max(0.0, tables.residual[e]) / link_share[e])
-                price += path_share * tables.price[e]
+                mean_price += path_share * tables.price[e]
                 node = tables.parent[node]
     # Clear the scratch for the next call.
     for k in range(len(weight)):
@@ -131,7 +131,7 @@ def _score(tables, d, weight, table_size, link_share, price_factor):
             while node >= 0:
                 link_share[tables.link[node]] = 0.0
                 node = tables.parent[node]
-    return rate, rate * (value - price_factor * price)
+    return rate, rate * (mean_value - price_factor * mean_price)
 
 
 @kernel
@@ -184,7 +184,7 @@ def _search(
             # Best neighbour: move one entry from path i to path j.
             trial_table[:] = tables.weight[d]
             best_table[:] = trial_table
-            rate, score = _score(
+            best_table_rate, best_table_score = _score(
                 tables, d, trial_table, table_size, link_share, price_factors[round_index]
             )
             for i in range(num_paths):
@@ -195,19 +195,22 @@ def _search(
                         continue
                     trial_table[i] -= 1
                     trial_table[j] += 1
-                    other_rate, other_score = _score(
+                    trial_rate, trial_score = _score(
                         tables, d, trial_table, table_size, link_share, price_factors[round_index]
                     )
                     # Better by more than rounding.
-                    if other_score > score + 1e-12 * abs(score):
-                        rate = other_rate
-                        score = other_score
+                    if trial_score > best_table_score + 1e-12 * abs(best_table_score):
+                        best_table_rate = trial_rate
+                        best_table_score = trial_score
                         best_table[:] = trial_table
+                    # Move the entry back.
                     trial_table[i] += 1
                     trial_table[j] -= 1
             # Install it; at a positive price factor reject the demand if its score is not positive.
             tables.weight[d] = best_table
-            tables.rate[d] = rate if score > 0 or price_factors[round_index] == 0 else 0.0
+            tables.rate[d] = (
+                best_table_rate if best_table_score > 0 or price_factors[round_index] == 0 else 0.0
+            )
             _add_flow(tables, d, best_table, tables.residual, -tables.rate[d] / table_size)
     return best_weight, best_rate
 
@@ -223,13 +226,13 @@ def improved(problem: Problem, splits: Tensor, prices: Tensor, table_size: int) 
         prices: (B, E) dual prices of the program without tables, value per Gbit/s.
         table_size: number of entries of a demand's table.
     """
-    result = torch.zeros_like(splits, dtype=torch.float64)
+    improved_splits = torch.zeros_like(splits, dtype=torch.float64)
     for row in range(problem.batch):
         row_problem = problem.row(row).to(torch.float64)
-        result[row] = _improve_row(
+        improved_splits[row] = _improve_row(
             row_problem, splits[row].to(torch.float64), prices[row].to(torch.float64), table_size
         )
-    return result
+    return improved_splits
 
 
 def _num_searches(problem: Problem) -> int:
@@ -238,8 +241,8 @@ def _num_searches(problem: Problem) -> int:
     All searches together visit about 50 million links at most.
     """
     # Link visits of a search, in which every path of a demand is tried in place of another one.
-    trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_PRICE_FACTORS)
-    return min(_MAX_SEARCHES, _MAX_TRIALS // max(1, trials))
+    link_visits = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_PRICE_FACTORS)
+    return min(_MAX_SEARCHES, _MAX_LINK_VISITS // max(1, link_visits))
 
 
 def _residual_capacity(
@@ -269,18 +272,18 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, table_size: i
     """
     # Integer weights of the splits; a demand without flow gets a table of its most profitable path.
     served_share = splits.sum(-1, keepdim=True)
-    mask = problem.path_mask[0]
+    is_live = problem.path_mask[0]
     weight = (
         torch.where(served_share > 0, splits / served_share.clamp(min=1e-300) * table_size, 0)
         .round()
         .to(torch.int64)
     )
     most_profitable = torch.where(
-        mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf
+        is_live, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf
     ).argmax(-1)
-    is_idle = (served_share[:, 0] <= 0) & mask.any(-1)
-    weight[is_idle] = (
-        torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * table_size
+    has_no_flow = (served_share[:, 0] <= 0) & is_live.any(-1)
+    weight[has_no_flow] = (
+        torch.nn.functional.one_hot(most_profitable[has_no_flow], is_live.shape[1]) * table_size
     )
     # Tables of the first search: demands, path values, link prices, end nodes of live paths and
     # trie, then the entry counts, rates and residual capacities that the search changes.
@@ -290,7 +293,7 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, table_size: i
         problem.demand[0].numpy(),
         problem.path_value.numpy().astype(np.float64),
         prices.numpy(),
-        np.where(mask.numpy(), problem.paths.leaf, -1).astype(np.int64),
+        np.where(is_live.numpy(), problem.paths.leaf, -1).astype(np.int64),
         np.asarray(trie.parent),
         np.asarray(trie.link),
         weight.numpy().copy(),
@@ -299,17 +302,22 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, table_size: i
     )
     # First search, in the order of falling demand; then searches from the best tables so far, with
     # perturbed prices and in random order.
-    order = np.argsort(-tables.demand, kind="stable")
-    best_weight, best_rate = _search(tables, order, np.array(_FIRST_PRICE_FACTORS), table_size)
+    demand_order = np.argsort(-tables.demand, kind="stable")
+    best_weight, best_rate = _search(
+        tables, demand_order, np.array(_FIRST_PRICE_FACTORS), table_size
+    )
     rng = np.random.default_rng(_SEED)
     for _ in range(_num_searches(problem)):
-        noise = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
+        price_noise = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
         residual = _residual_capacity(problem, best_weight, best_rate, table_size)
-        perturbed = tables._replace(
-            price=tables.price * noise, weight=best_weight, rate=best_rate, residual=residual
+        perturbed_tables = tables._replace(
+            price=tables.price * price_noise, weight=best_weight, rate=best_rate, residual=residual
         )
         best_weight, best_rate = _search(
-            perturbed, rng.permutation(order), np.array(_LATER_PRICE_FACTORS), table_size
+            perturbed_tables,
+            rng.permutation(demand_order),
+            np.array(_LATER_PRICE_FACTORS),
+            table_size,
         )
     # Splits: share of the entries times the admitted share of the demand.
     admitted_share = torch.from_numpy(best_rate / np.maximum(tables.demand, 1e-300)).clamp(max=1)

@@ -28,11 +28,11 @@ _MIN_GAP = 3e-5
 # Smallest certified gap of the solver in a test of modules.
 _MIN_MODULE_GAP = 1e-6
 # Number of the most violated scenarios that are tested alone until all of them fit.
-_MAX_CUT_SCENARIOS = 64
+_MAX_VIOLATED = 64
 # Number of the most violated scenarios in the first test, without any cuts.
-_FIRST_FOCUS = 256
+_MAX_FIRST_VIOLATED = 256
 # Maximum number of tests of the most violated scenarios before all scenarios are tested again.
-_FOCUS_ROUNDS = 12
+_MAX_VIOLATED_TESTS = 12
 # Enlargement of the master's expansion in a test of all scenarios, as a fraction of the target gap.
 _ENLARGEMENT = 1.0 / 4.0
 # Maximum number of rounds of tests.
@@ -114,31 +114,36 @@ def expand_capacity(
     time_limit = deadline or Deadline(math.inf)
     tester = Tester(scenarios)
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable)) if cuts is None else cuts
-    all_rows = np.arange(scenarios.num_scenarios)
+    all_scenarios = np.arange(scenarios.num_scenarios)
     master = _Master(scenarios, cuts)
-    incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(all_rows)))
+    incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(all_scenarios)))
     num_rounds = 0
     # Smallest gap of the solver when all scenarios are tested: a small part of the target gap.
-    finest_gap = max(_MIN_GAP, gap / 300)
+    min_solver_gap = max(_MIN_GAP, gap / 300)
     # The first cuts are of the most violated scenarios, by the splits without failure.
-    most_violated = tester.worst(master.point, _FIRST_FOCUS, time_limit)
+    most_violated = tester.most_violated_scenarios(
+        master.optimal_expansion, _MAX_FIRST_VIOLATED, time_limit
+    )
     while True:
         # Test the most violated scenarios alone, and cut.
         num_rounds += _cut_until_fit(master, tester, most_violated, time_limit)
         # Test all scenarios; the smallest expansion for their loads is an incumbent.
         num_rounds += 1
-        tested_capacity = np.minimum((1 + _ENLARGEMENT * gap) * master.point, scenarios.max_added)
+        tested_capacity = np.minimum(
+            (1 + _ENLARGEMENT * gap) * master.optimal_expansion, scenarios.max_added
+        )
         tested = tester.test(
-            tested_capacity, all_rows, time_limit, min_gap=finest_gap, stop_at_cut=True
+            tested_capacity, all_scenarios, time_limit, min_gap=min_solver_gap, stop_at_cut=True
         )
         # Clip at the limits: a scenario that fits within the tolerance may need a little more.
         expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.max_added)
         utilisation = scenarios.utilisation(tested.load, expansion)
         if float(utilisation.max(initial=0.0)) <= scenarios.max_utilisation * (1 + FIT_TOLERANCE):
+            # All scenarios fit: the expansion is a feasible one.
             incumbent.update(expansion, float(scenarios.cost @ expansion), utilisation)
         # Add the violated cuts, and solve the master program.
         most_violated = tested.cuts.row[
-            np.argsort(-tested.cuts.relative_violation(tested_capacity))[:_MAX_CUT_SCENARIOS]
+            np.argsort(-tested.cuts.relative_violation(tested_capacity))[:_MAX_VIOLATED]
         ]
         if len(tested.cuts):
             master.add(tested.cuts)
@@ -149,13 +154,17 @@ def expand_capacity(
             break
         # No cut: all scenarios fit, or the test cannot decide.
         if not len(tested.cuts):
-            if finest_gap <= GAPS[-1]:
+            if min_solver_gap <= GAPS[-1]:
                 break
-            # The missing capacity is within this test's tolerance: test with a smaller gap.
-            finest_gap /= 10
+            # The scenarios lack less capacity than the gap of this test can show: test to a smaller
+            # one, down to the smallest gap of the solver.
+            min_solver_gap /= 10
     elapsed_s = time.perf_counter() - begin
     if not math.isfinite(incumbent.cost):
-        raise SolverError("upgrade: no expansion within the limits of the cables was found in time")
+        raise SolverError(
+            "upgrade: no expansion within the limits of the cables was found in time: raise the "
+            "time limit (--deadline)"
+        )
     result = Upgrade(
         np.asarray(incumbent.amounts, dtype=np.float64),
         incumbent.cost,
@@ -175,7 +184,7 @@ class _Master:
     """Master program in any amounts: its optimum, and the best bound so far.
 
     Attributes:
-        point: (C,) Gbit/s of the optimum over the current cuts.
+        optimal_expansion: (C,) Gbit/s of the optimum over the current cuts.
         bound: best lower bound on the cost.
         dual: (n,) duals of the first n cuts, which prove the bound.
 
@@ -187,12 +196,14 @@ class _Master:
     def __init__(self, scenarios: Scenarios, cuts: Cuts) -> None:
         self._scenarios = scenarios
         self._cuts = cuts
-        self.point, self.bound, self.dual = cheapest_expansion(scenarios, cuts)
+        self.optimal_expansion, self.bound, self.dual = cheapest_expansion(scenarios, cuts)
 
     def add(self, more: Cuts) -> None:
         """Add cuts, solve the master program, and update the best bound and its duals."""
         self._cuts.add(more)
-        self.point, new_bound, new_dual = cheapest_expansion(self._scenarios, self._cuts)
+        self.optimal_expansion, new_bound, new_dual = cheapest_expansion(
+            self._scenarios, self._cuts
+        )
         if new_bound >= self.bound:
             self.bound = new_bound
             self.dual = new_dual
@@ -248,11 +259,11 @@ def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: 
         deadline: time limit, after which no further test begins.
 
     Returns:
-        the number of tests, at most _FOCUS_ROUNDS.
+        the number of tests, at most _MAX_VIOLATED_TESTS.
     """
     num_tests = 0
-    for _ in range(_FOCUS_ROUNDS if len(rows) else 0):
-        tested = tester.test(master.point, rows, deadline, stop_at_cut=True)
+    for _ in range(_MAX_VIOLATED_TESTS if len(rows) else 0):
+        tested = tester.test(master.optimal_expansion, rows, deadline, stop_at_cut=True)
         num_tests += 1
         if not len(tested.cuts) or deadline.is_over:
             break
@@ -291,34 +302,41 @@ def expand_in_modules(
         not (math.isfinite(size) and size > 0 and price > 0) for size, price in sizes
     ):
         raise InputError("upgrade", "modules", "sizes and prices above 0", list(sizes))
+    # (J,) Gbit/s of each module size, and its price in units of a cable's cost.
     size, price = np.array(sizes).T
     tester = Tester(scenarios)
-    all_rows = np.arange(scenarios.num_scenarios)
+    all_scenarios = np.arange(scenarios.num_scenarios)
     # (C J,) cost of a module of each of J sizes on each of C cables.
     unit_cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     no_modules = np.zeros((scenarios.num_cables, len(size)), dtype=np.int64)
-    incumbent = _Incumbent(no_modules, np.zeros(len(all_rows)))
+    incumbent = _Incumbent(no_modules, np.zeros(len(all_scenarios)))
     bound = 0.0
     num_rounds = 0
     while True:
         num_rounds += 1
         # Integer master program, in at most half of the remaining time; 1e6 s without a deadline.
         remaining_s = max(1.0, min(time_limit.remaining_s, 1e6))
-        master_s = remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s
-        modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_s)
+        master_limit_s = remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s
+        num_modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_limit_s)
         bound = max(bound, new_bound)
         # Gbit/s of the modules on each cable (C,).
-        point = (modules * size).sum(1)
+        added_capacity = (num_modules * size).sum(1)
         # Test all scenarios; the modules are an incumbent if all fit.
-        tested = tester.test(point, all_rows, time_limit, min_gap=_MIN_MODULE_GAP, stop_at_cut=True)
+        tested = tester.test(
+            added_capacity, all_scenarios, time_limit, min_gap=_MIN_MODULE_GAP, stop_at_cut=True
+        )
         if tested.fits.all():
-            incumbent.update(modules, float(unit_cost @ modules.reshape(-1)), tested.utilisation)
+            incumbent.update(
+                num_modules, float(unit_cost @ num_modules.reshape(-1)), tested.utilisation
+            )
         # The test cannot decide: add the smallest module to each cable whose load needs more.
         elif not len(tested.cuts):
-            is_short = (scenarios.needed(tested.load) > point)[:, None]
-            enlarged = modules + is_short * (size == size.min())
-            utilisation = scenarios.utilisation(tested.load, (enlarged * size).sum(1))
-            incumbent.update(enlarged, float(unit_cost @ enlarged.reshape(-1)), utilisation)
+            lacks_capacity = (scenarios.needed(tested.load) > added_capacity)[:, None]
+            enlarged_modules = num_modules + lacks_capacity * (size == size.min())
+            utilisation = scenarios.utilisation(tested.load, (enlarged_modules * size).sum(1))
+            incumbent.update(
+                enlarged_modules, float(unit_cost @ enlarged_modules.reshape(-1)), utilisation
+            )
         cuts.add(tested.cuts)
         if report is not None:
             report(num_rounds, incumbent.cost, bound)
@@ -329,10 +347,10 @@ def expand_in_modules(
             break
     # No feasible modules in time: round the capacity that the loads need up to modules.
     if math.isinf(incumbent.cost):
-        incumbent.update(*_round_up(scenarios, tester, size, unit_cost, point, time_limit))
-    modules = np.asarray(incumbent.amounts, dtype=np.int64)
+        incumbent.update(*_round_up(scenarios, tester, size, unit_cost, added_capacity, time_limit))
+    num_modules = np.asarray(incumbent.amounts, dtype=np.int64)
     return Upgrade(
-        (modules * size).sum(1),
+        (num_modules * size).sum(1),
         incumbent.cost,
         min(bound, incumbent.cost),
         incumbent.utilisation,
@@ -341,22 +359,23 @@ def expand_in_modules(
         time.perf_counter() - begin,
         # Whether the target gap is reached, up to rounding.
         incumbent.is_within(max(gap, 1e-6), min(bound, incumbent.cost)),
-        modules=modules,
+        modules=num_modules,
     )
 
 
-def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
-    """Return one cut for each cable c that needs capacity: a_c >= needed_c for every expansion a.
+def needs(scenarios: Scenarios, needed_capacity: FloatArray) -> Cuts:
+    """Return a Benders cut for each cable c that needs capacity: an expansion must add a_c >= n_c,
+    with n_c the Gbit/s that it needs.
 
     Args:
         scenarios: supplies the cables.
-        needed: (C,) Gbit/s that each cable needs.
+        needed_capacity: (C,) Gbit/s that each cable needs.
     """
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
     # A coefficient of 1 for the cable, no existing capacity, and a price of 1 on the cable's links.
-    cables = np.flatnonzero(needed > 0)
+    cables = np.flatnonzero(needed_capacity > 0)
     cuts.coefficient = np.eye(scenarios.num_cables)[cables]
-    cuts.needed = needed[cables]
+    cuts.needed = needed_capacity[cables]
     cuts.existing = np.zeros(len(cables))
     cuts.prices = (scenarios.cable[None] == cables[:, None]).astype(np.float64)
     cuts.row = np.zeros(len(cables), dtype=np.int64)
@@ -383,22 +402,25 @@ def expand_for_loads(
     """
     begin = time.perf_counter()
     # In any amounts within the limits, the expansion is the need of each cable.
-    needed = scenarios.needed(load)
-    added_capacity = needed
-    cost = float(scenarios.cost @ needed)
-    modules = None
+    needed_capacity = scenarios.needed(load)
+    added_capacity = needed_capacity
+    cost = float(scenarios.cost @ needed_capacity)
+    num_modules = None
     bound = cost
     # Modules need an integer program.  The master program raises InputError if a need exceeds a
     # limit.
-    if (needed > scenarios.max_added).any() or sizes:
-        cuts = needs(scenarios, needed)
+    if (needed_capacity > scenarios.max_added).any() or sizes:
+        # One cut per cable: its added capacity is at least what its loads need.
+        cuts = needs(scenarios, needed_capacity)
         added_capacity, cost, _ = cheapest_expansion(scenarios, cuts)
         if sizes:
             size, price = np.array(sizes).T
+            # Time limit of HiGHS; 1e6 s stands for none.
             remaining_s = 1e6 if deadline is None else max(1.0, min(deadline.remaining_s, 1e6))
-            modules, bound = cheapest_modules(scenarios, cuts, size, price, remaining_s)
-            added_capacity = (modules * size).sum(1)
-            cost = float((scenarios.cost[:, None] * price * modules).sum())
+            num_modules, bound = cheapest_modules(scenarios, cuts, size, price, remaining_s)
+            added_capacity = (num_modules * size).sum(1)
+            cost = float((scenarios.cost[:, None] * price * num_modules).sum())
+    # One round and no cuts.  The gap is closed if the cost equals the bound up to rounding.
     return Upgrade(
         added_capacity,
         cost,
@@ -408,7 +430,7 @@ def expand_for_loads(
         0,
         time.perf_counter() - begin,
         cost <= bound * (1 + 1e-6),
-        modules=modules,
+        modules=num_modules,
     )
 
 
@@ -416,9 +438,9 @@ def _round_up(
     scenarios: Scenarios,
     tester: Tester,
     size: FloatArray,
-    cost: FloatArray,
-    point: FloatArray,
-    end: Deadline,
+    unit_cost: FloatArray,
+    tested_capacity: FloatArray,
+    deadline: Deadline,
 ) -> tuple[Int64Array, float, FloatArray]:
     """Round the capacity that the loads at an expansion need up to modules, all of one size on each
     cable: the size with which they cost least.
@@ -427,9 +449,9 @@ def _round_up(
         scenarios: matrices under failures that must fit.
         tester: solves scenarios at an expansion for their loads.
         size: (J,) Gbit/s of each module size.
-        cost: (C J,) cost of a module of each size on each cable.
-        point: (C,) Gbit/s of the expansion.
-        end: time limit.
+        unit_cost: (C J,) cost of a module of each size on each cable.
+        tested_capacity: (C,) Gbit/s of the expansion.
+        deadline: time limit.
 
     Returns:
         numbers of modules (C, J), their cost, and the largest link utilisation (S,).
@@ -438,20 +460,29 @@ def _round_up(
         SolverError: the modules exceed a cable's limit.
     """
     # Loads (S, E) of all scenarios, solved to a gap of 0.1%.
-    all_rows = np.arange(scenarios.num_scenarios)
-    load = tester.test(point, all_rows, end, min_gap=1e-3, stop_at_cut=False).load
-    needed = scenarios.needed(load)
+    all_scenarios = np.arange(scenarios.num_scenarios)
+    load = tester.test(
+        tested_capacity, all_scenarios, deadline, min_gap=1e-3, stop_at_cut=False
+    ).load
+    needed_capacity = scenarios.needed(load)
     # Number of modules (C, J) if a cable has modules of one size alone, and its cheapest size (C,).
-    num_by_size = np.ceil(needed[:, None] / size - 1e-9)
-    cheapest_size = np.argmin(num_by_size * cost.reshape(-1, len(size)), axis=1)
-    modules = np.zeros(num_by_size.shape, dtype=np.int64)
-    modules[np.arange(len(cheapest_size)), cheapest_size] = num_by_size[
+    num_by_size = np.ceil(needed_capacity[:, None] / size - 1e-9)
+    cheapest_size = np.argmin(num_by_size * unit_cost.reshape(-1, len(size)), axis=1)
+    num_modules = np.zeros(num_by_size.shape, dtype=np.int64)
+    num_modules[np.arange(len(cheapest_size)), cheapest_size] = num_by_size[
         np.arange(len(cheapest_size)), cheapest_size
     ].astype(np.int64)
-    added_capacity = (modules * size).sum(1)
+    added_capacity = (num_modules * size).sum(1)
     if (added_capacity > scenarios.max_added * (1 + _ROUNDING)).any():
-        raise SolverError("upgrade: no feasible expansion in modules was found in time")
-    return modules, float(cost @ modules.reshape(-1)), scenarios.utilisation(load, added_capacity)
+        raise SolverError(
+            "upgrade: no feasible expansion in modules was found in time: raise the time limit "
+            "(--deadline)"
+        )
+    return (
+        num_modules,
+        float(unit_cost @ num_modules.reshape(-1)),
+        scenarios.utilisation(load, added_capacity),
+    )
 
 
 __getattr__ = with_old_names(__name__, globals())

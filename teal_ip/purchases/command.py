@@ -50,45 +50,58 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
     other growths.
     """
     # Purchases, and the cumulative expansion by quarter.
-    cost = Column("cost", "cost", digits(6))
-    bound = Column("lower bound", "bound", rounding.at_least)
+    cost_column = Column("cost", "cost", digits(6))
+    bound_column = Column("lower bound", "bound", rounding.at_least)
     if plan.purchases:
         yield purchase_table(plan)
     if plan.quarters:
-        columns = [Column("by", "by"), Column("demands x", "growth", digits(4)), cost, bound]
+        columns = [
+            Column("by", "by"),
+            Column("demands x", "growth", digits(4)),
+            cost_column,
+            bound_column,
+        ]
         columns.append(Column("largest utilisation", "utilisation", percent))
         yield Table("by quarter, cumulative", columns, plan.quarters)
     # Forecasts of links that will be full under some failure.
-    if full := [forecast for forecast in plan.forecasts if forecast.full_under_failure]:
+    if full_links := [forecast for forecast in plan.forecasts if forecast.full_under_failure]:
         title = "when links are full, without an expansion"
         fitted = plan.growth is not None and plan.growth.fitted
         yield forecast_table(
-            full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES
+            full_links, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES
         )
     # Plans for other demands, with the share of held-back traffic that each one drops.
     if plan.alternatives:
-        dropped = {
+        field_by_label = {
             "dropped later": "dropped",
             "under failures": "dropped_under_failure",
             "under the worst failure": "dropped_at_worst",
         }
-        shares = [Column(label, name, _share, optional=True) for label, name in dropped.items()]
+        shares = [
+            Column(label, name, _percentage_text, optional=True)
+            for label, name in field_by_label.items()
+        ]
         columns = [
             Column("planned for", "demands"),
             Column("Gbit/s", "bought", digits(6)),
-            cost,
-            bound,
+            cost_column,
+            bound_column,
             *shares,
         ]
         yield Table("plans for other kinds of demands, in any amounts", columns, plan.alternatives)
     # Cost at other growth factors.
     if plan.curve:
-        failures = Column("with failures", lambda point: "yes" if point.failures else "no")
-        columns = [Column("demands x", "growth", digits(4)), failures, cost, bound]
+        failures_column = Column("with failures", lambda point: "yes" if point.failures else "no")
+        columns = [
+            Column("demands x", "growth", digits(4)),
+            failures_column,
+            cost_column,
+            bound_column,
+        ]
         yield Table("cost at other growth factors, in any amounts", columns, plan.curve)
 
 
-def _share(value: float) -> str:
+def _percentage_text(value: float) -> str:
     """Format a share as a percentage with three decimals, such as 1.250% for 0.0125."""
     return f"{100 * value:.3f}%"
 
@@ -121,7 +134,8 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         table=purchase_table(plan),
         charts=tuple(_charts(plan)),
         map=utilisation_map(
-            drawing, {case: {"purchase": links} for case, links in map_values.items()}
+            drawing,
+            {map_title: {"purchase": link_values} for map_title, link_values in map_values.items()},
         ),
     )
     write_page(

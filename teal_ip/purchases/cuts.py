@@ -19,7 +19,7 @@ from teal_ip.purchases.scenarios import Scenarios
 # Number of cuts whose prices are summed along all paths in one array.
 _CUTS_AT_A_TIME = 64
 # Relative violation (over the right-hand side) above which a cut is added.
-_VIOLATED = 1e-7
+_MIN_VIOLATION = 1e-7
 
 
 class Cuts:
@@ -42,15 +42,15 @@ class Cuts:
         row: (n,) index of the scenario of each row.
 
     Args:
-        cables: number of cables, C.
-        links: number of links, E.
+        num_cables: number of cables, C.
+        num_links: number of links, E.
     """
 
-    def __init__(self, cables: int, links: int) -> None:
-        self.coefficient = np.zeros((0, cables))
+    def __init__(self, num_cables: int, num_links: int) -> None:
+        self.coefficient = np.zeros((0, num_cables))
         self.needed = np.zeros(0)
         self.existing = np.zeros(0)
-        self.prices = np.zeros((0, links))
+        self.prices = np.zeros((0, num_links))
         self.row = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Cuts:
         rhs = self.rhs()
         scale = np.maximum(np.abs(rhs), 1e-300)
         violation = (rhs - self.coefficient @ added_capacity) / scale
-        return np.where(violation > _VIOLATED, violation, 0.0)
+        return np.where(violation > _MIN_VIOLATION, violation, 0.0)
 
     def over_paths(self, scenarios: Scenarios) -> None:
         """Recompute ``needed`` over other candidate paths.
@@ -117,35 +117,37 @@ def cheapest_cost(problem: Problem, prices: FloatArray) -> FloatArray:
 
 
 def make_cuts(
-    scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: FloatArray
+    scenarios: Scenarios, scenario_indices: Int64Array, prices: FloatArray, needed: FloatArray
 ) -> Cuts:
     """Build the cuts of dual prices of some scenarios; rows that price no cable are dropped.
 
     Args:
         scenarios: all scenarios (matrices under failures).
-        rows: (n,) indices of the scenarios.
+        scenario_indices: (n,) indices of the scenarios.
         prices: (n, E) link prices, at least 0, 0 on failed links.
         needed: (n,) cost of all demands under the prices.
     """
-    limit = scenarios.max_utilisation
+    max_utilisation = scenarios.max_utilisation
     num_links = len(scenarios.cable)
+    # Incidence (E, C): 1 for the cable of each link.
     cable_of_link = sp.csr_array((np.ones(num_links), (np.arange(num_links), scenarios.cable)))
     # Coefficients (n, C): sums of the prices of each cable's links.
-    coefficient = limit * np.asarray(prices @ cable_of_link.toarray())
-    largest = coefficient.max(1)
-    has_price = largest > 0
+    coefficient = max_utilisation * np.asarray(prices @ cable_of_link.toarray())
+    largest_coefficient = coefficient.max(1)
+    has_price = largest_coefficient > 0
     # Divide each row by its largest coefficient.
-    scale = 1.0 / largest[has_price]
+    scale = 1.0 / largest_coefficient[has_price]
     cuts = Cuts(scenarios.num_cables, num_links)
     cuts.coefficient = coefficient[has_price] * scale[:, None]
     cuts.prices = prices[has_price] * scale[:, None]
     cuts.needed = needed[has_price] * scale
-    cuts.existing = limit * (
+    # Value of the existing capacity of the links that are up in the scenario.
+    cuts.existing = max_utilisation * (
         prices[has_price]
-        * np.where(scenarios.live[rows[has_price]], scenarios.existing_capacity, 0.0)
+        * np.where(scenarios.live[scenario_indices[has_price]], scenarios.existing_capacity, 0.0)
     ).sum(1)
     cuts.existing *= scale
-    cuts.row = rows[has_price]
+    cuts.row = scenario_indices[has_price]
     return cuts
 
 
@@ -177,16 +179,17 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
         raise InputError.invalid(
             "upgrade",
             "candidates",
-            f"no expansion within the limits fits: {_bottleneck(scenarios, cuts)}",
+            f"no expansion within the limits of cables suffices: {_bottleneck(scenarios, cuts)}",
             "raise the column 'most' or offer more cables",
         )
     # Feasible duals: scaled down if the cuts price an unlimited cable above its cost, since no dual
     # of a limit can make up for the excess.
-    amounts = result.solution("upgrade")
+    added_capacity = result.solution("upgrade")
     dual = result.duals
+    # Value (C,) of a Gbit/s on each cable under the duals.
     cable_price = dual @ cuts.coefficient
     is_unlimited = np.isinf(scenarios.max_added)
-    scale = min(
+    dual_scale = min(
         1.0,
         float(
             (scenarios.cost[is_unlimited] / np.maximum(cable_price[is_unlimited], 1e-300)).min(
@@ -194,13 +197,13 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
             )
         ),
     )
-    dual *= scale
+    dual *= dual_scale
     # Bound: rhs' l, less the excess over the cost of limited cables times their limits.
-    excess = np.maximum(scale * cable_price - scenarios.cost, 0.0)
+    excess = np.maximum(dual_scale * cable_price - scenarios.cost, 0.0)
     bound = float(dual @ rhs) - float(
         np.where(excess > 0, np.where(is_unlimited, 0.0, scenarios.max_added), 0.0) @ excess
     )
-    return np.maximum(amounts, 0.0), bound, dual
+    return np.maximum(added_capacity, 0.0), bound, dual
 
 
 def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
@@ -213,15 +216,15 @@ def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
     """
     # A huge finite amount stands for no limit, since 0 times infinity is NaN.
     largest_expansion = np.where(np.isinf(scenarios.max_added), 1e15, scenarios.max_added)
-    worst = int(np.argmax(cuts.rhs() - cuts.coefficient @ largest_expansion))
+    most_violated_cut = int(np.argmax(cuts.rhs() - cuts.coefficient @ largest_expansion))
     topology = scenarios.problem.topology
-    row = int(cuts.row[worst])
+    scenario_index = int(cuts.row[most_violated_cut])
     failed = [
         topology.link_name(int(e))
-        for e in np.flatnonzero(~scenarios.live[row] & (topology.capacity > 0))
+        for e in np.flatnonzero(~scenarios.live[scenario_index] & (topology.capacity > 0))
     ]
     # The three links with the highest prices.
-    names = [topology.link_name(int(e)) for e in np.argsort(-cuts.prices[worst])[:3]]
+    names = [topology.link_name(int(e)) for e in np.argsort(-cuts.prices[most_violated_cut])[:3]]
     return f"too little capacity around {', '.join(names)}" + (
         f" when {', '.join(failed)} fail" if failed else ""
     )
@@ -255,16 +258,18 @@ def cheapest_modules(
     rows = np.repeat(cuts.coefficient, num_sizes, axis=1) * np.tile(size, num_cables)[None]
     constraints = [RangeConstraint(rows, low=cuts.rhs())]
     # Rows of the limits: the sizes of a cable's modules sum to at most its limit.
-    limited = np.flatnonzero(np.isfinite(scenarios.max_added))
-    if len(limited):
-        per_cable = sp.kron(sp.eye_array(num_cables), size[None]).tocsr()[limited]
-        constraints.append(RangeConstraint(per_cable, high=scenarios.max_added[limited]))
+    limited_cables = np.flatnonzero(np.isfinite(scenarios.max_added))
+    if len(limited_cables):
+        added_capacity_rows = sp.kron(sp.eye_array(num_cables), size[None]).tocsr()[limited_cables]
+        constraints.append(
+            RangeConstraint(added_capacity_rows, high=scenarios.max_added[limited_cables])
+        )
     result = solve_milp(cost, constraints, np.ones(len(cost)), seconds=seconds, relative_gap=1e-6)
     if result.is_infeasible:
         raise InputError.invalid(
             "--modules",
             "",
-            f"no modules within the limits fit: {_bottleneck(scenarios, cuts)}",
+            f"no modules within the limits of cables suffice: {_bottleneck(scenarios, cuts)}",
             "offer smaller modules or more cables",
         )
     if result.x is None:

@@ -116,20 +116,20 @@ class _VertexProgram:
         """
         # Live links (L,), demands (D',) with a live path, and live paths with their demand.
         capacity = network.capacity[0].numpy()
-        live = network.path_mask[0].numpy()
+        is_live_path = network.path_mask[0].numpy()
         links = np.flatnonzero(capacity > 0)
-        self._demands = np.flatnonzero(live.any(1))
+        self._demands = np.flatnonzero(is_live_path.any(1))
         self._num_pairs = len(hose.pairs)
-        live_path = np.flatnonzero(live.reshape(-1))
-        self._path_demand = np.searchsorted(self._demands, live_path // network.paths.num_paths)
+        live_paths = np.flatnonzero(is_live_path.reshape(-1))
+        self._path_demand = np.searchsorted(self._demands, live_paths // network.paths.num_paths)
         # Links and live paths that use them, as coordinates (row: link, column: path).
         self._incidence = (
-            network.ops.incidence(network.topology.num_links).tocsr()[links][:, live_path].tocoo()
+            network.ops.incidence(network.topology.num_links).tocsr()[links][:, live_paths].tocoo()
         )
         self._capacity = capacity[links]
         # Rows (2 N, D') of the sums of demands, their limits (2 N,), and the largest value of each
         # demand (D',).
-        self._sums = hose.rows.tocsc()[:, self._demands].tocsr()
+        self._hose_rows = hose.rows.tocsc()[:, self._demands].tocsr()
         self._limits = hose.limits
         ends = hose.pairs[self._demands]
         self._max_demand = np.minimum(
@@ -137,15 +137,15 @@ class _VertexProgram:
         )
         # Blocks of variables, and their first columns.
         num_demands = len(self._demands)
-        self._sizes = {
+        self._block_sizes = {
             "U": num_demands * len(links),
             "q": len(links),
             "w": num_demands,
             "z": num_demands,
             "v": len(self._limits),
         }
-        first_columns = np.cumsum([0, *self._sizes.values()])
-        self._first_column = dict(zip(self._sizes, first_columns, strict=False))
+        first_columns = np.cumsum([0, *self._block_sizes.values()])
+        self._first_column = dict(zip(self._block_sizes, first_columns, strict=False))
 
     def solve(self, min_utilisation: float, seconds: float) -> LpResult:
         """Return HiGHS's result of the program: the largest utilisation sum_d w_d.
@@ -158,7 +158,7 @@ class _VertexProgram:
         # Objective (HiGHS minimises, so the cost of w is -1) and bounds of the variables: U and w
         # >= 0, 0 <= q <= 1, z and v binary.
         first_column = self._first_column
-        num_variables = sum(self._sizes.values())
+        num_variables = sum(self._block_sizes.values())
         cost = np.zeros(num_variables)
         upper_bounds = np.full(num_variables, np.inf)
         is_integer = np.zeros(num_variables)
@@ -190,7 +190,7 @@ class _VertexProgram:
         )
         return matrix
 
-    def _rows(self, **blocks: sp.sparray) -> sp.csr_array:
+    def _constraint_rows(self, **blocks: sp.sparray) -> sp.csr_array:
         """Return constraint rows over all variables, 0 outside the given blocks.
 
         Args:
@@ -201,7 +201,7 @@ class _VertexProgram:
             sp.hstack(
                 [
                     blocks.get(name, sp.csr_array((num_rows, size)))
-                    for name, size in self._sizes.items()
+                    for name, size in self._block_sizes.items()
                 ]
             )
         )
@@ -228,38 +228,45 @@ class _VertexProgram:
         link_identity = sp.eye_array(num_links)
         link_ones = np.ones((num_links, 1))
         # Coefficients of U are ordered demand by demand, then link by link: Kronecker products.
-        limit_sums = sp.kron(self._sums, link_identity)
+        # Those of q have a minus sign: -l_i q_e and -X_d q_e.
+        limit_sums = sp.kron(self._hose_rows, link_identity)
         product_identity = sp.eye_array(num_demands * num_links)
         q_times_limits = sp.kron(sp.csr_array(-limits[:, None]), link_identity)
         q_times_max_demand = sp.kron(sp.csr_array(-max_demand[:, None]), link_identity)
         return [
             # Contribution of each demand: at most that of each of its live paths.
             self._path_constraint(),
-            # Sums of demands: at most the limits, and equal to them if v = 1.
-            RangeConstraint(self._rows(U=limit_sums, q=q_times_limits), high=0),
+            # Sums of demands: sum U - l q <= 0, and sum U - l q - l v >= -l, so that they are equal
+            # to the limits if v = 1.
+            RangeConstraint(self._constraint_rows(U=limit_sums, q=q_times_limits), high=0),
             RangeConstraint(
-                self._rows(
+                self._constraint_rows(
                     U=limit_sums, q=q_times_limits, v=sp.kron(sp.diags_array(-limits), link_ones)
                 ),
                 low=-np.repeat(limits, num_links),
             ),
-            # Each demand is at most its largest value, and 0 if z = 0.
-            RangeConstraint(self._rows(U=product_identity, q=q_times_max_demand), high=0),
+            # Each demand is at most its largest value, and 0 if z = 0; the last rows are sums
+            # over the links.
             RangeConstraint(
-                self._rows(U=product_identity, z=sp.kron(sp.diags_array(-max_demand), link_ones)),
+                self._constraint_rows(U=product_identity, q=q_times_max_demand), high=0
+            ),
+            RangeConstraint(
+                self._constraint_rows(
+                    U=product_identity, z=sp.kron(sp.diags_array(-max_demand), link_ones)
+                ),
                 high=0,
             ),
             RangeConstraint(
-                self._rows(
+                self._constraint_rows(
                     U=sp.kron(sp.eye_array(num_demands), link_ones.T), z=sp.diags_array(-max_demand)
                 ),
                 high=0,
             ),
             # sum of q = 1.
-            RangeConstraint(self._rows(q=sp.csr_array(link_ones.T)), low=1, high=1),
+            RangeConstraint(self._constraint_rows(q=sp.csr_array(link_ones.T)), low=1, high=1),
             # At a vertex there are at most as many positive demands as tight limits.
             RangeConstraint(
-                self._rows(
+                self._constraint_rows(
                     z=sp.csr_array(np.ones((1, num_demands))),
                     v=sp.csr_array(-np.ones((1, len(limits)))),
                 ),
@@ -267,7 +274,8 @@ class _VertexProgram:
             ),
             # The utilisation is at least min_utilisation.
             RangeConstraint(
-                self._rows(w=sp.csr_array(np.ones((1, num_demands)))), low=min_utilisation
+                self._constraint_rows(w=sp.csr_array(np.ones((1, num_demands)))),
+                low=min_utilisation,
             ),
         ]
 
@@ -280,7 +288,8 @@ class _VertexProgram:
         num_paths = len(self._path_demand)
         link = self._incidence.row
         path = self._incidence.col
-        path_products = sp.csr_array(
+        # Coefficient -1 / c_e of U_{d,e} for each link e of path p of demand d.
+        path_product_rows = sp.csr_array(
             (-1 / self._capacity[link], (path, self._path_demand[path] * num_links + link)),
             shape=(num_paths, num_demands * num_links),
         )
@@ -288,19 +297,21 @@ class _VertexProgram:
             (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
             shape=(num_paths, num_demands),
         )
-        return RangeConstraint(self._rows(U=path_products, w=path_demand_rows), high=0)
+        return RangeConstraint(
+            self._constraint_rows(U=path_product_rows, w=path_demand_rows), high=0
+        )
 
 
 # Certified gap of the utilisations of candidate matrices.
-_ENGINE_GAP = 3e-3
+_SOLVER_GAP = 3e-3
 # Maximum number of alternations between matrix and prices from each start.
-_MAX_TURNS = 8
+_MAX_ALTERNATIONS = 8
 # Number of random starts of the search for worst matrices, besides those from earlier prices.
 RANDOM_STARTS = 3
 # Number of random starts of the last search, before an expansion is accepted for the hose.
 _LAST_STARTS = 12
 # Relative gain of the largest utilisation below which a search stops.
-_GAIN = 1e-3
+_MIN_GAIN = 1e-3
 # Maximum number of rows of the program of static splits, for which HiGHS takes minutes.
 _MAX_STATIC_ROWS = 200_000
 
@@ -340,6 +351,7 @@ class Hose:
             matrices: (M, D) Gbit/s.
             num_nodes: number of nodes, N.
         """
+        # Gbit/s (M, N) that each node sends and receives in each matrix.
         out, into = (np.zeros((len(matrices), num_nodes)) for _ in range(2))
         for row, matrix in enumerate(matrices):
             out[row] = np.bincount(pairs[:, 0], matrix, num_nodes)
@@ -353,9 +365,11 @@ class Hose:
         """
         demands = len(self.pairs)
         nodes = len(self.out)
-        ends = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
+        row_index = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
         columns = np.tile(np.arange(demands), 2)
-        return sp.csr_array((np.ones(2 * demands), (ends, columns)), shape=(2 * nodes, demands))
+        return sp.csr_array(
+            (np.ones(2 * demands), (row_index, columns)), shape=(2 * nodes, demands)
+        )
 
     @property
     def limits(self) -> FloatArray:
@@ -381,6 +395,7 @@ class Hose:
         Raises:
             SolverError: HiGHS failed.
         """
+        # HiGHS minimises, so the weights are negated; they are scaled to at most 1 in size.
         scale = max(float(np.abs(weight).max(initial=0.0)), 1e-300)
         return np.maximum(solve_lp(-weight / scale, (self.rows, self.limits)).solution("hose"), 0.0)
 
@@ -431,24 +446,30 @@ def worst_matrices(
     # Starting prices (n, F, E): the given ones, then random ones of wide spread, scaled by 1 / c.
     rng = np.random.default_rng(seed)
     time_limit = deadline or Deadline(math.inf)
-    failures, links = network.capacity.shape
+    num_failures, num_links = network.capacity.shape
     capacity = network.capacity.numpy()
-    random_prices = rng.exponential(1.0, (random_starts, failures, links)) ** 2 / np.where(
+    random_prices = rng.exponential(1.0, (random_starts, num_failures, num_links)) ** 2 / np.where(
         capacity > 0, capacity, np.inf
     )
-    all_starts = random_prices if starts is None else np.concatenate([starts, random_prices])
-    incumbents = WorstMatrices(
-        np.zeros((failures, len(hose.pairs))), np.zeros(failures), np.zeros((failures, links))
+    all_start_prices = random_prices if starts is None else np.concatenate([starts, random_prices])
+    worst_case = WorstMatrices(
+        np.zeros((num_failures, len(hose.pairs))),
+        np.zeros(num_failures),
+        np.zeros((num_failures, num_links)),
     )
-    for start in all_starts:
-        _alternate(network, hose, start, incumbents, time_limit)
+    for start_prices in all_start_prices:
+        _alternate(network, hose, start_prices, worst_case, time_limit)
         if time_limit.is_over:
             break
-    return incumbents
+    return worst_case
 
 
 def _alternate(
-    network: Problem, hose: Hose, start: FloatArray, best: WorstMatrices, deadline: Deadline
+    network: Problem,
+    hose: Hose,
+    start_prices: FloatArray,
+    worst_case: WorstMatrices,
+    deadline: Deadline,
 ) -> None:
     """Alternate between matrix and prices, for the failures whose utilisation still rises.
 
@@ -458,41 +479,46 @@ def _alternate(
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f.
         hose: limits of what each node sends and receives; the set of matrices within them.
-        start: (F, E) starting prices of links.
-        best: worst matrices so far, updated in place.
+        start_prices: (F, E) starting prices of links.
+        worst_case: worst matrices so far, updated in place.
         deadline: time limit, after which no further alternation begins.
     """
-    prices = start.copy()
+    prices = start_prices.copy()
     # Utilisation (F,) of the previous alternation, and the failures for which it still rises.
     previous_utilisation = np.zeros(len(prices))
-    rising = np.arange(len(prices))
-    for _ in range(_MAX_TURNS):
+    rising_failures = np.arange(len(prices))
+    for _ in range(_MAX_ALTERNATIONS):
         rising_network = dataclasses.replace(
-            network, demand=network.demand[rising], capacity=network.capacity[rising]
+            network,
+            demand=network.demand[rising_failures],
+            capacity=network.capacity[rising_failures],
         )
         # Matrix of the largest cost at these prices.
         matrix = np.stack(
-            [hose.max_weight_matrix(row) for row in _path_cost(rising_network, prices[rising])]
+            [
+                hose.max_weight_matrix(row)
+                for row in _path_cost(rising_network, prices[rising_failures])
+            ]
         )
         matrix *= rising_network.routable.numpy()
         # Prices of the best splits of that matrix.
         solution = solve(
             dataclasses.replace(rising_network, demand=torch.from_numpy(matrix)),
-            gap=_ENGINE_GAP,
+            gap=_SOLVER_GAP,
             deadline=deadline.remaining,
         )
         utilisation = solution.bound.numpy()
-        prices[rising] = solution.prices.clamp(min=0).numpy()
+        prices[rising_failures] = solution.prices.clamp(min=0).numpy()
         # Worst matrices so far; the certified bound is their utilisation.
-        is_better = utilisation > best.utilisation[rising]
-        best.matrix[rising[is_better]] = matrix[is_better]
-        best.utilisation[rising[is_better]] = utilisation[is_better]
-        best.prices[rising[is_better]] = prices[rising[is_better]]
+        is_better = utilisation > worst_case.utilisation[rising_failures]
+        worst_case.matrix[rising_failures[is_better]] = matrix[is_better]
+        worst_case.utilisation[rising_failures[is_better]] = utilisation[is_better]
+        worst_case.prices[rising_failures[is_better]] = prices[rising_failures[is_better]]
         # Failures whose utilisation still rises.
-        is_rising = utilisation > previous_utilisation[rising] * (1 + _GAIN)
-        previous_utilisation[rising] = utilisation
-        rising = rising[is_rising]
-        if not len(rising) or deadline.is_over:
+        is_rising = utilisation > previous_utilisation[rising_failures] * (1 + _MIN_GAIN)
+        previous_utilisation[rising_failures] = utilisation
+        rising_failures = rising_failures[is_rising]
+        if not len(rising_failures) or deadline.is_over:
             break
 
 
@@ -563,53 +589,57 @@ def expand_for_hose(
         notify: called after each search with a sentence on the worst matrices found.
     """
     scenarios = start
-    end = deadline or Deadline(math.inf)
+    time_limit = deadline or Deadline(math.inf)
     begin = time.perf_counter()
     num_searches = 0
     while True:
         # Expansion for the scenarios so far.
         if sizes and cuts is not None:
-            upgrade = expand_in_modules(scenarios, cuts, sizes, deadline=end, report=report)
+            upgrade = expand_in_modules(scenarios, cuts, sizes, deadline=time_limit, report=report)
         else:
             upgrade, cuts = expand_capacity(
-                scenarios, gap=gap, deadline=end, report=report, cuts=cuts
+                scenarios, gap=gap, deadline=time_limit, report=report, cuts=cuts
             )
         # Worst matrices of the expanded network, from the prices of earlier cuts.
         network = _expanded_network(scenarios, live, upgrade.bought)
-        max_utilisation = scenarios.max_utilisation * (1 + target)
+        allowed_utilisation = scenarios.max_utilisation * (1 + target)
         earlier_prices = _last_prices(cuts, scenarios, live)
-        limit = np.full(len(live), np.inf)
-        worst, num_searches = _search_above(
-            network, hose, earlier_prices, max_utilisation, num_searches, end
+        upper_bound = np.full(len(live), np.inf)
+        worst_case, num_searches = _search_above(
+            network, hose, earlier_prices, allowed_utilisation, num_searches, time_limit
         )
-        exceeds_limit = worst.utilisation > max_utilisation
+        exceeds_limit = worst_case.utilisation > allowed_utilisation
         # Small networks: prove that no matrix exceeds the limit, or find one, by integer programs.
         if (
             not exceeds_limit.any()
-            and not end.is_over
+            and not time_limit.is_over
             and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS
         ):
-            # A worse matrix is written into `worst`.
-            limit = _prove_bounds(
-                network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
+            # A worse matrix found here replaces that of its failure.
+            upper_bound = _prove_bounds(
+                network,
+                hose,
+                allowed_utilisation,
+                worst_case,
+                min(exact_seconds, time_limit.remaining_s),
             )
-            exceeds_limit = worst.utilisation > max_utilisation
+            exceeds_limit = worst_case.utilisation > allowed_utilisation
         # Report the largest utilisation, and add the matrices that exceed the limit.
         if notify is not None:
             notify(
                 "worst demands found: largest link utilisation "
-                f"{100 * float(worst.utilisation.max()):.2f}%, "
+                f"{100 * float(worst_case.utilisation.max()):.2f}%, "
                 f"above the limit under {int(exceeds_limit.sum())} of {len(live)} failures"
             )
-        if not exceeds_limit.any() or end.is_over:
+        if not exceeds_limit.any() or time_limit.is_over:
             break
-        scenarios = scenarios.with_scenarios(worst.matrix[exceeds_limit], live[exceeds_limit])
+        scenarios = scenarios.with_scenarios(worst_case.matrix[exceeds_limit], live[exceeds_limit])
     upgrade = dataclasses.replace(
         upgrade,
         solve_s=time.perf_counter() - begin,
         reached=upgrade.reached and not exceeds_limit.any(),
     )
-    return HosePlan(upgrade, cuts, scenarios, worst.utilisation, limit)
+    return HosePlan(upgrade, cuts, scenarios, worst_case.utilisation, upper_bound)
 
 
 def _search_above(
@@ -637,7 +667,7 @@ def _search_above(
     # The first search has random starts only if there are no earlier prices; the second one, if the
     # first finds no matrix above the limit, has _LAST_STARTS of them.
     for random_starts in (0 if earlier_prices is not None else RANDOM_STARTS, _LAST_STARTS):
-        worst = worst_matrices(
+        worst_case = worst_matrices(
             network,
             hose,
             starts=earlier_prices,
@@ -646,56 +676,58 @@ def _search_above(
             deadline=deadline,
         )
         num_searches += 1
-        if (worst.utilisation > max_utilisation).any() or deadline.is_over:
+        if (worst_case.utilisation > max_utilisation).any() or deadline.is_over:
             break
-    return worst, num_searches
+    return worst_case, num_searches
 
 
 def _prove_bounds(
-    network: Problem, hose: Hose, max_utilisation: float, worst: WorstMatrices, seconds: float
+    network: Problem, hose: Hose, max_utilisation: float, worst_case: WorstMatrices, seconds: float
 ) -> FloatArray:
     """Return upper bounds (F,) on the utilisation under any matrix of the hose.
 
     A bound is infinite unless it is proven to be at most ``max_utilisation``.  Each failure is
     tried with static splits, then with the integer program.  A worse matrix than those found is
-    written into ``worst``, and ends the search if it exceeds the limit.
+    written into ``worst_case``, and ends the search if it exceeds the limit.
 
     Args:
         network: row f has the capacities of failure f.
         hose: limits of what each node sends and receives; the set of matrices within them.
         max_utilisation: utilisation limit.
-        worst: worst matrices so far, updated in place.
+        worst_case: worst matrices so far, updated in place.
         seconds: time limit of all integer programs.
     """
-    end = Deadline.after(seconds)
-    bounds = np.full(len(worst.matrix), np.inf)
-    for row in range(len(bounds)):
+    deadline = Deadline.after(seconds)
+    bounds = np.full(len(worst_case.matrix), np.inf)
+    for failure_index in range(len(bounds)):
         failure_network = dataclasses.replace(
-            network, demand=network.demand[row : row + 1], capacity=network.capacity[row : row + 1]
+            network,
+            demand=network.demand[failure_index : failure_index + 1],
+            capacity=network.capacity[failure_index : failure_index + 1],
         )
         # Bound by static splits.
         static_bound = static_limit(failure_network, hose)[0]
         if static_bound <= max_utilisation:
-            bounds[row] = static_bound
+            bounds[failure_index] = static_bound
             continue
-        if end.is_over:
+        if deadline.is_over:
             continue
         # Bound by the integer program, or a worse matrix.
-        matrix, bound = matrix_above(failure_network, hose, max_utilisation, end.remaining_s)
+        matrix, bound = matrix_above(failure_network, hose, max_utilisation, deadline.remaining_s)
         if matrix is not None:
             # Certify the utilisation of this matrix to a tenth of the gap of the search.
             solution = solve(
                 dataclasses.replace(failure_network, demand=torch.from_numpy(matrix[None])),
-                gap=_ENGINE_GAP / 10,
+                gap=_SOLVER_GAP / 10,
             )
-            if float(solution.bound[0]) > worst.utilisation[row]:
-                worst.matrix[row] = matrix
-                worst.utilisation[row] = float(solution.bound[0])
-                worst.prices[row] = solution.prices[0].clamp(min=0).numpy()
-            if worst.utilisation[row] > max_utilisation:
+            if float(solution.bound[0]) > worst_case.utilisation[failure_index]:
+                worst_case.matrix[failure_index] = matrix
+                worst_case.utilisation[failure_index] = float(solution.bound[0])
+                worst_case.prices[failure_index] = solution.prices[0].clamp(min=0).numpy()
+            if worst_case.utilisation[failure_index] > max_utilisation:
                 break
-        bounds[row] = bound if bound <= max_utilisation else np.inf
-    return np.maximum(bounds, worst.utilisation)
+        bounds[failure_index] = bound if bound <= max_utilisation else np.inf
+    return np.maximum(bounds, worst_case.utilisation)
 
 
 def _expanded_network(scenarios: Scenarios, live: BoolArray, added_capacity: FloatArray) -> Problem:
@@ -722,8 +754,8 @@ def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArra
     if not len(cuts):
         return None
     prices = np.zeros(live.shape)
-    for cut_index, row in enumerate(cuts.row):
-        is_same_failure = (live == scenarios.live[row]).all(1)
+    for cut_index, scenario_index in enumerate(cuts.row):
+        is_same_failure = (live == scenarios.live[scenario_index]).all(1)
         prices[is_same_failure] = cuts.prices[cut_index]
     return prices[None]
 
@@ -757,6 +789,7 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
     # Minimise theta, the last variable.
     cost = np.zeros(program.num_variables)
     cost[-1] = 1.0
+    # All these rows are <= 0; the splits of each demand sum to 1.
     cover_rows = program.cover_rows()
     capacity_rows = program.capacity_rows()
     num_rows = cover_rows.shape[0] + capacity_rows.shape[0]
@@ -796,33 +829,34 @@ class _StaticProgram:
         self._paths = network.paths
         self._hose = hose
         self._capacity = network.capacity[0].numpy()
-        live = network.path_mask[0].numpy().reshape(-1)
-        self.live_paths = np.flatnonzero(live)
+        is_live_path = network.path_mask[0].numpy().reshape(-1)
+        self.live_paths = np.flatnonzero(is_live_path)
         # Index of each live path among the live ones, which is that of its variable.
-        self._column = np.cumsum(live) - 1
+        self._split_column = np.cumsum(is_live_path) - 1
         # Incidences: a live path and one of its links.  There is one covering row for each pair of
-        # a link and a demand with a path over it, stored as link * D + demand in ``_pairs``;
-        # ``_pair_index`` is the row of each incidence, and ``_path`` its path.
+        # a link and a demand with a path over it, stored as link * D + demand in
+        # ``_link_demand_codes``; ``_cover_row`` is the row of each incidence, and
+        # ``_incidence_path`` its path.
         incidence = network.ops.incidence(network.topology.num_links).tocoo()
-        is_live = live[incidence.col]
-        self._path = incidence.col[is_live]
-        demand = self._path // self._paths.num_paths
-        link = incidence.row[is_live]
-        self._pairs, self._pair_index = np.unique(
+        is_on_live_path = is_live_path[incidence.col]
+        self._incidence_path = incidence.col[is_on_live_path]
+        demand = self._incidence_path // self._paths.num_paths
+        link = incidence.row[is_on_live_path]
+        self._link_demand_codes, self._cover_row = np.unique(
             link * self._paths.num_demands + demand, return_inverse=True
         )
-        if len(self._pairs) > _MAX_STATIC_ROWS:
+        if len(self._link_demand_codes) > _MAX_STATIC_ROWS:
             raise InputError(
                 "hose",
                 "network",
                 f"at most {_MAX_STATIC_ROWS:,} pairs of a link and a demand",
-                f"{len(self._pairs):,}",
+                f"{len(self._link_demand_codes):,}",
             )
         # First variable of a and b, and that of theta.
         self._num_limits = 2 * len(hose.out)
-        self._first_dual = len(self.live_paths)
-        self._theta = self._first_dual + len(self._capacity) * self._num_limits
-        self.num_variables = self._theta + 1
+        self._first_dual_column = len(self.live_paths)
+        self._theta_column = self._first_dual_column + len(self._capacity) * self._num_limits
+        self.num_variables = self._theta_column + 1
 
     def cover_rows(self) -> sp.csr_array:
         """Return the rows (sum of splits) - a_{e,s} - b_{e,t} <= 0, one for each pair of a link e
@@ -831,17 +865,23 @@ class _StaticProgram:
         The sum has the splits of all live paths of the demand over the link; a and b are the duals
         of the hose limits.
         """
-        num_rows = len(self._pairs)
-        row = np.arange(num_rows)
-        row_link = self._pairs // self._paths.num_demands
-        row_demand = self._pairs % self._paths.num_demands
-        source = self._hose.pairs[row_demand, 0]
-        target = len(self._hose.out) + self._hose.pairs[row_demand, 1]
-        first_dual = self._first_dual + row_link * self._num_limits
-        coefficients = np.concatenate([np.ones(len(self._path)), -np.ones(2 * num_rows)])
-        rows = np.concatenate([self._pair_index, row, row])
+        num_rows = len(self._link_demand_codes)
+        row_index = np.arange(num_rows)
+        # Link e and demand (s, t) of each row, and the indices of s and t among the 2 N limits.
+        row_link = self._link_demand_codes // self._paths.num_demands
+        row_demand = self._link_demand_codes % self._paths.num_demands
+        source_limit = self._hose.pairs[row_demand, 0]
+        target_limit = len(self._hose.out) + self._hose.pairs[row_demand, 1]
+        # Column of the first dual of each row's link.
+        first_dual = self._first_dual_column + row_link * self._num_limits
+        coefficients = np.concatenate([np.ones(len(self._incidence_path)), -np.ones(2 * num_rows)])
+        rows = np.concatenate([self._cover_row, row_index, row_index])
         columns = np.concatenate(
-            [self._column[self._path], first_dual + source, first_dual + target]
+            [
+                self._split_column[self._incidence_path],
+                first_dual + source_limit,
+                first_dual + target_limit,
+            ]
         )
         return sp.csr_array((coefficients, (rows, columns)), shape=(num_rows, self.num_variables))
 
@@ -853,14 +893,18 @@ class _StaticProgram:
         these limits for each link, and theta is the largest utilisation.
         """
         links = np.flatnonzero(self._capacity > 0)
-        link_index = np.arange(len(links))
-        duals = links[:, None] * self._num_limits + np.arange(self._num_limits)
+        row_index = np.arange(len(links))
+        # Columns (L, 2 N) of the duals of each link, counted from the first dual.
+        dual_offset = links[:, None] * self._num_limits + np.arange(self._num_limits)
         coefficients = np.concatenate(
             [np.tile(self._hose.limits, len(links)), -self._capacity[links]]
         )
-        rows = np.concatenate([np.repeat(link_index, self._num_limits), link_index])
+        rows = np.concatenate([np.repeat(row_index, self._num_limits), row_index])
         columns = np.concatenate(
-            [self._first_dual + duals.reshape(-1), np.full(len(links), self._theta)]
+            [
+                self._first_dual_column + dual_offset.reshape(-1),
+                np.full(len(links), self._theta_column),
+            ]
         )
         return sp.csr_array((coefficients, (rows, columns)), shape=(len(links), self.num_variables))
 
@@ -868,11 +912,11 @@ class _StaticProgram:
         """Return the rows that sum the splits of the live paths of a demand, one for each demand
         with a live path.
         """
-        demand = self.live_paths // self._paths.num_paths
-        demands = np.unique(demand)
+        path_demand = self.live_paths // self._paths.num_paths
+        demands = np.unique(path_demand)
         num_paths = len(self.live_paths)
         return sp.csr_array(
-            (np.ones(num_paths), (np.searchsorted(demands, demand), np.arange(num_paths))),
+            (np.ones(num_paths), (np.searchsorted(demands, path_demand), np.arange(num_paths))),
             shape=(len(demands), self.num_variables),
         )
 

@@ -35,20 +35,20 @@ from teal_ip.routing.simulate import largest_loads
 # Maximum number of new cables: every one of their 1,024 subsets is routed.
 _MAX_CANDIDATES = 10
 # Relative rounding error of HiGHS's bound on the cost.
-_EXACT = 1e-6
+_BOUND_ROUNDING = 1e-6
 # Rounding error of sums of disconnected demand, as a fraction of all demands.
 _ROUNDING = 1e-9
 
 
-def igp_loads(task: UpgradeTask, scenarios: Scenarios, built: FloatArray) -> FloatArray:
+def igp_loads(task: UpgradeTask, scenarios: Scenarios, added_capacity: FloatArray) -> FloatArray:
     """Return the link loads (S, E), Gbit/s, on the IGP's shortest paths after it has converged.
 
     Args:
         task: supplies the network and its failures.
         scenarios: every matrix without failure, and under each of the task's failures in turn.
-        built: (C,) above 0 for each candidate cable that is built.
+        added_capacity: (C,) above 0 for each candidate cable that is built.
     """
-    is_built = (built > 0)[scenarios.cable]
+    is_built = (added_capacity > 0)[scenarios.cable]
     return _route(task, _dag(task), scenarios, task.failures, is_built)[0]
 
 
@@ -56,15 +56,16 @@ def largest_igp_loads(task: UpgradeTask) -> FloatArray:
     """Return the largest link loads (1 + F, E), Gbit/s, of all matrices without new cables: without
     failure, then under each.
     """
-    absent = np.isin(_cables(task), task.offer.candidates)
+    # Links of new cables are left out: none is built yet.
+    is_candidate_link = np.isin(_cable_of_link(task), task.offer.candidates)
     routing = IgpRouting(
-        _dag(task).without(np.flatnonzero(absent).tolist()), task.instance.traffic.pairs
+        _dag(task).without(np.flatnonzero(is_candidate_link).tolist()), task.instance.traffic.pairs
     )
     traffic = task.instance.traffic.scaled(task.config.growth)
     return largest_loads(routing, traffic, np.arange(task.num_matrices), task.failures)
 
 
-def _cables(task: UpgradeTask) -> Int64Array:
+def _cable_of_link(task: UpgradeTask) -> Int64Array:
     """Return the index (E,) of the cable (pair of opposite links) of each link."""
     cable = np.zeros(task.offer.topology.num_links, dtype=np.int64)
     for pair_index, links in enumerate(task.offer.topology.link_pairs()):
@@ -110,17 +111,18 @@ def expand_for_igp(
     subsets = itertools.chain(
         *(itertools.combinations(candidates, count) for count in range(len(candidates) + 1))
     )
-    best: Upgrade | None = None
+    best_upgrade: Upgrade | None = None
     bound = math.inf
     num_tried = 0
     last_error = None
-    for built in subsets:
-        if best is not None and task.deadline.is_over:
+    for built_cables in subsets:
+        if best_upgrade is not None and task.deadline.is_over:
             bound = 0.0
             break
         num_tried += 1
+        # Loads and unroutable demand with these new cables; skip a subset that disconnects more.
         load, subset_unroutable = _route(
-            task, dag, scenarios, failures, np.isin(scenarios.cable, built)
+            task, dag, scenarios, failures, np.isin(scenarios.cable, built_cables)
         )
         if (subset_unroutable > max_unroutable).any():
             continue
@@ -131,18 +133,18 @@ def expand_for_igp(
             last_error = infeasible
             continue
         bound = min(bound, upgrade.bound)
-        if best is None or upgrade.cost < best.cost:
-            best = upgrade
-    if best is None:
+        if best_upgrade is None or upgrade.cost < best_upgrade.cost:
+            best_upgrade = upgrade
+    if best_upgrade is None:
         raise last_error or InputError.invalid(
             "--candidates", "rows", "no set of new cables connects all demands"
         )
     return dataclasses.replace(
-        best,
+        best_upgrade,
         bound=bound,
         rounds=num_tried,
         solve_s=time.perf_counter() - begin,
-        reached=best.cost <= bound * (1 + _EXACT),
+        reached=best_upgrade.cost <= bound * (1 + _BOUND_ROUNDING),
     )
 
 
@@ -172,12 +174,12 @@ def _route(
     ).tolist()
     # Matrices (M, D): the first scenario of each block of 1 + F is without failure.
     demand = scenarios.demand[:: 1 + len(failures)]
-    loads = IgpFailures.of_demands(
+    failure_routing = IgpFailures.of_demands(
         dag, scenarios.problem.paths.pairs, demand, SegmentPolicies.none()
     )
     # Loads (1 + F, M, E) and lost demand (1 + F, M), reordered to a block of 1 + F scenarios for
     # each matrix.
-    results = loads.under(
+    results = failure_routing.under(
         [absent_links, *(absent_links + list(failure.links) for failure in failures)], loads=True
     )
     return results.load.transpose(1, 0, 2).reshape(
@@ -210,7 +212,7 @@ class LeftOut:
         self.rows = np.setdiff1d(np.arange(task.num_matrices), task.rows)
         # Testers with cached link loads, by (position in ``rows`` of a block's first matrix, index
         # of the plan).
-        self._tests: dict[tuple[int, int], Tester] = {}
+        self._testers: dict[tuple[int, int], Tester] = {}
 
     def replay(
         self,
@@ -238,6 +240,7 @@ class LeftOut:
         num_replayed = 0
         scenarios_per_matrix = 1 + len(task.failures)
         entries_per_scenario = scenarios.demand.shape[1] + len(scenarios.cable)
+        # Matrices of a block: its scenarios and its memory stay within their limits.
         block_size = max(
             1, min(_MAX_SCENARIOS, _MAX_ENTRIES // entries_per_scenario) // scenarios_per_matrix
         )
@@ -246,8 +249,10 @@ class LeftOut:
             block = slice(num_replayed, num_replayed + block_size)
             demand = task.config.growth * task.instance.traffic.read(self.rows[block])
             block_scenarios, block_disconnected = task.scenarios(demand, task.failures)
-            for failure, demands in block_disconnected.items():
-                disconnected[failure] = sorted({*disconnected.get(failure, []), *demands})
+            for failure_index, demands in block_disconnected.items():
+                disconnected[failure_index] = sorted(
+                    {*disconnected.get(failure_index, []), *demands}
+                )
             # Largest utilisation of each matrix, with each expansion.
             for plan_index, (factor, added_capacity) in enumerate(plans):
                 plan_scenarios = block_scenarios.with_paths(scenarios.problem.paths).scaled(factor)
@@ -267,7 +272,7 @@ class LeftOut:
                 )
         # Drop the cached loads if they take too much memory.
         if len(plans) * len(self.rows) * scenarios_per_matrix * entries_per_scenario > _MAX_ENTRIES:
-            self._tests.clear()
+            self._testers.clear()
         # Summary of the evaluated matrices that are still outside the plan, and the matrices to
         # add.  ``added`` is the number of planned matrices now less that of the first plan.
         is_replayed = ~np.isin(self.rows, task.rows)
@@ -302,7 +307,7 @@ class LeftOut:
             return scenarios.utilisation(igp_loads(task, scenarios, added_capacity), added_capacity)
         # The tester of an earlier evaluation of this block has loads that mostly still fit; its
         # scenarios may have more candidate paths now.
-        tester = self._tests.setdefault(key, Tester(scenarios))
+        tester = self._testers.setdefault(key, Tester(scenarios))
         tester.scenarios = scenarios
         rows = np.arange(scenarios.num_scenarios)
         return tester.test(

@@ -28,9 +28,9 @@ from teal_ip.purchases.testing import Tester
 from teal_ip.routing.growth import Growth, LinkForecast, link_forecasts
 
 # Growth factors of the cost chart, relative to the plan's demands.
-_CURVE = 0.8, 1.0, 1.2, 1.4, 1.6
+_CURVE_GROWTHS = 0.8, 1.0, 1.2, 1.4, 1.6
 # Maximum number of held-back matrices that are evaluated, evenly spread.
-_REPLAYED = 24
+_MAX_REPLAYED = 24
 # Number of scenarios that are evaluated at a time.
 _REPLAY_BATCH = 512
 # Certified gap of the solver in forecasts.
@@ -55,12 +55,17 @@ def alternative(
     if replay_share:
         # The latest matrices, which --replay holds back, under each failure (M, 1 + F).
         rows = np.arange(num_planning_matrices(traffic, task.config), traffic.num_matrices)
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
+        rows = rows[
+            np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MAX_REPLAYED)).astype(int))
+        ]
         live = live_links(scenarios.problem, [failure.links for failure in task.failures])
-        dropped = _dropped(scenarios, upgrade.bought, task.config.growth * traffic.read(rows), live)
-        dropped_intact = float(dropped[:, 0].mean())
-        dropped_failed = float(dropped[:, 1:].mean()) if live.shape[0] > 1 else math.nan
-        dropped_worst = float(dropped.mean(0).max())
+        dropped_by_failure = _dropped_shares(
+            scenarios, upgrade.bought, task.config.growth * traffic.read(rows), live
+        )
+        # Means over the matrices: without failure, over all failures, and under the worst failure.
+        dropped_intact = float(dropped_by_failure[:, 0].mean())
+        dropped_failed = float(dropped_by_failure[:, 1:].mean()) if live.shape[0] > 1 else math.nan
+        dropped_worst = float(dropped_by_failure.mean(0).max())
     return Alternative(
         demands=demands,
         bought=float(upgrade.bought.sum()),
@@ -72,7 +77,7 @@ def alternative(
     )
 
 
-def _dropped(
+def _dropped_shares(
     scenarios: Scenarios, added_capacity: FloatArray, matrices: FloatArray, live: BoolArray
 ) -> FloatArray:
     """Return the share (M, F) of each matrix that the expanded network drops under each failure:
@@ -89,6 +94,7 @@ def _dropped(
     """
     num_matrices = len(matrices)
     num_failures = len(live)
+    # A block of F scenarios for each matrix.
     demand = np.repeat(matrices, num_failures, axis=0)
     live_by_scenario = np.tile(live, (num_matrices, 1))
     evaluated = scenarios.select(demand, live_by_scenario)
@@ -96,15 +102,17 @@ def _dropped(
     for first in range(0, len(demand), _REPLAY_BATCH):
         rows = np.arange(first, min(first + _REPLAY_BATCH, len(demand)))
         batch = evaluated.batch(rows, added_capacity)
-        problem = dataclasses.replace(
+        # Largest total flow, with every Gbit/s worth 1 and capacities times the utilisation limit.
+        flow_problem = dataclasses.replace(
             batch,
             objective=Objective("total_flow"),
             capacity=scenarios.max_utilisation * batch.capacity,
             demand_value=torch.ones_like(batch.demand_value),
         )
-        routable_total = problem.routable_demand.sum(1).clamp(min=1e-300)
+        # Dropped share, at least 1 - (upper bound on the flow) / (demand with a live path).
+        routable_total = flow_problem.routable_demand.sum(1).clamp(min=1e-300)
         dropped_share[rows] = (
-            (1 - solve(problem, gap=_FORECAST_GAP).bound / routable_total).clamp(min=0).numpy()
+            (1 - solve(flow_problem, gap=_FORECAST_GAP).bound / routable_total).clamp(min=0).numpy()
         )
     return dropped_share.reshape(num_matrices, num_failures)
 
@@ -123,19 +131,19 @@ def by_quarter(
     """
     # Purchases of a quarter: the difference of the cumulative expansions of two periods.
     rows: list[Purchase] = []
-    earlier: Period | None = None
+    previous_period: Period | None = None
     for period, month in zip(periods, months, strict=True):
-        added = period.bought
+        added_capacity = period.bought
         modules = period.modules
-        if earlier is not None:
-            added = period.bought - earlier.bought
+        if previous_period is not None:
+            added_capacity = period.bought - previous_period.bought
             modules = (
                 None
-                if period.modules is None or earlier.modules is None
-                else period.modules - earlier.modules
+                if period.modules is None or previous_period.modules is None
+                else period.modules - previous_period.modules
             )
-        rows += purchases(task, added, modules, month)
-        earlier = period
+        rows += purchases(task, added_capacity, modules, month)
+        previous_period = period
     return rows
 
 
@@ -164,6 +172,7 @@ def forecasts(task: UpgradeTask, scenarios: Scenarios, growth: Growth) -> list[L
             .test(no_expansion, rows, task.deadline, min_gap=_FORECAST_GAP, stop_at_cut=False)
             .load
         )
+        # Largest load (1 + F, E) over the matrices, each of which has a block of 1 + F scenarios.
         max_load = load.reshape(-1, len(names), topology.num_links).max(0)
     today = task.instance.traffic.timestamps[-1]
     capacity = task.offer.existing_capacity
@@ -186,21 +195,21 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
     config = task.config
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(task.failures)] = True
-    intact = scenarios.select(scenarios.demand[is_intact], scenarios.live[is_intact])
+    intact_scenarios = scenarios.select(scenarios.demand[is_intact], scenarios.live[is_intact])
     # Each growth factor, with and without failures; cuts of one factor hold for the next one.
-    for case, has_failures in ((scenarios, True), (intact, False)):
+    for planned_scenarios, has_failures in ((scenarios, True), (intact_scenarios, False)):
         if has_failures and not task.failures:
             continue
         known_cuts = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
-        for factor in _CURVE:
+        for factor in _CURVE_GROWTHS:
             # Exact for fixed loads of the IGP; else by Benders decomposition from the known cuts,
             # which are stored for a factor of 1.
             if config.routing == "ecmp":
                 failures = task.failures if has_failures else []
-                upgrade = expand_for_igp(task, case.scaled(factor), (), failures)
+                upgrade = expand_for_igp(task, planned_scenarios.scaled(factor), (), failures)
             else:
                 upgrade, grown_cuts = expand_capacity(
-                    case.scaled(factor),
+                    planned_scenarios.scaled(factor),
                     gap=config.gap,
                     deadline=task.deadline,
                     cuts=known_cuts.scaled(factor),

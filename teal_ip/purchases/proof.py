@@ -40,10 +40,11 @@ NETWORK, DEMANDS, FAILURES, PROOF, CHECKER = FILES = (
     "purchase.txt",
     "check_purchase.py",
 )
-_UNIT = float(1 << check_purchase.BITS)
+# Prices and bounds in the files are integers: multiples of 1 over this number.
+_FIXED_POINT_SCALE = float(1 << check_purchase.BITS)
 # Exponents s that are tried: prices are multiplied by 1 - 2^-s, so that rounded sums stay within
 # the costs.
-_ROUNDINGS = (40, 34, 28)
+_ROUNDING_EXPONENTS = (40, 34, 28)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,21 +93,24 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
     # Links that are up in some scenario, numbered from 0 in the files, and scenarios with a cut.
     scenarios = proof.scenarios
     existing_links = np.flatnonzero(scenarios.live.any(0))
-    file_index = {int(link): i for i, link in enumerate(existing_links)}
-    rows = sorted({int(row) for row in proof.row})
+    number_by_link = {int(link): i for i, link in enumerate(existing_links)}
+    scenario_indices = sorted({int(row) for row in proof.row})
     # Network, demands and failures.
     folder.mkdir(parents=True, exist_ok=True)
     _write_network(folder, scenarios, existing_links)
-    _write_demands(folder, scenarios, rows)
-    _write_failures(folder, scenarios, rows, file_index)
+    _write_demands(folder, scenarios, scenario_indices)
+    _write_failures(folder, scenarios, scenario_indices, number_by_link)
     # Proof, with coarser rounding until the checker accepts it.
     shutil.copy(check_purchase.__file__, folder / CHECKER)
     arguments = [str(folder / name) for name in (NETWORK, DEMANDS, FAILURES, PROOF)]
-    for exponent in _ROUNDINGS:
+    for exponent in _ROUNDING_EXPONENTS:
+        # Prices and bound are made a little smaller, so that rounding does not invalidate them.
         scaled_prices = proof.prices * (1 - 2.0**-exponent)
-        integer_prices = [[int(y * _UNIT) for y in row] for row in scaled_prices.tolist()]
+        integer_prices = [
+            [int(y * _FIXED_POINT_SCALE) for y in row] for row in scaled_prices.tolist()
+        ]
         bound = max(0.0, _bound(proof, scaled_prices) * (1 - 2.0**-exponent))
-        _write_proof(folder, proof, file_index, integer_prices, int(bound * _UNIT))
+        _write_proof(folder, proof, number_by_link, integer_prices, int(bound * _FIXED_POINT_SCALE))
         try:
             return check_purchase.check(*arguments)
         except ValueError as error:
@@ -164,7 +168,7 @@ def _write_demands(folder: Path, scenarios: Scenarios, rows: Sequence[int]) -> N
 
 
 def _write_failures(
-    folder: Path, scenarios: Scenarios, rows: Sequence[int], file_index: dict[int, int]
+    folder: Path, scenarios: Scenarios, rows: Sequence[int], number_by_link: dict[int, int]
 ) -> None:
     """Write the failed links of these scenarios.
 
@@ -172,16 +176,16 @@ def _write_failures(
         folder: folder to write to.
         scenarios: matrices under failures.
         rows: indices of the scenarios.
-        file_index: number in the file of the network, by index of the link.
+        number_by_link: number in the file of the network, by index of the link.
     """
     _write(
         folder / FAILURES,
         ("failure", "link"),
         (
-            (row, file_index[int(e)])
+            (row, number_by_link[int(e)])
             for row in rows
             for e in np.flatnonzero(~scenarios.live[row])
-            if int(e) in file_index
+            if int(e) in number_by_link
         ),
     )
 
@@ -205,18 +209,19 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
     pairs = scenarios.problem.paths.pairs
     total = 0.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
-    ends = (topology.num_nodes, topology.link_source, topology.link_target)
+    graph = (topology.num_nodes, topology.link_source, topology.link_target)
     cable_price = np.zeros(scenarios.num_cables)
     for row, price in zip(proof.row.tolist(), prices, strict=True):
         live = scenarios.live[row]
         distance, _ = shortest_trees(
-            *ends, np.where(live, price, np.inf), sources, topology.no_transit
+            *graph, np.where(live, price, np.inf), sources, topology.no_transit
         )
         # Distances (D,) under the prices; disconnected demands have none.
         shortest = distance[source_row, pairs[:, 1]]
         demand = scenarios.demand[row]
         has_demand = (demand > 0) & np.isfinite(shortest)
         total += float(demand[has_demand] @ shortest[has_demand])
+        # Less the value of the existing capacity of the live links.
         total -= scenarios.max_utilisation * float(
             (price * scenarios.existing_capacity)[live].sum()
         )
@@ -246,7 +251,7 @@ def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
 def _write_proof(
     folder: Path,
     proof: CutProof,
-    file_index: dict[int, int],
+    number_by_link: dict[int, int],
     integer_prices: Sequence[Sequence[int]],
     bound: int,
 ) -> None:
@@ -256,7 +261,7 @@ def _write_proof(
     Args:
         folder: folder with the other files.
         proof: scenarios of the cuts, and the cost.
-        file_index: number in the file of the network, by index of the link.
+        number_by_link: number in the file of the network, by index of the link.
         integer_prices: (n, E) prices of each cut, in units of 2^-60.
         bound: lower bound on the cost, in units of 2^-60.
     """
@@ -270,8 +275,9 @@ def _write_proof(
     ]
     for row, prices in zip(proof.row.tolist(), integer_prices, strict=True):
         live = proof.scenarios.live[row]
-        fields = [f"{file_index[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
-        failure = row if any(not live[e] for e in file_index) else "-"
+        # Line of a cut: scenario as matrix and as failure (- for none), and prices above 0 by link.
+        fields = [f"{number_by_link[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
+        failure = row if any(not live[e] for e in number_by_link) else "-"
         if fields:
             lines.append(" ".join(["cut", str(row), str(failure), *fields]))
     with atomic_file(folder / PROOF) as temporary:

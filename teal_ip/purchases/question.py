@@ -32,13 +32,13 @@ from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 from teal_ip.purchases.settings import UpgradeOptions
 
 # Columns of the table of hose limits, of costs, and of candidate cables.
-_HOSE = (
+_HOSE_COLUMNS = (
     side_tables.Column("node", required=True),
     side_tables.Column("out", side_tables.Kind.RATE, required=True),
     side_tables.Column("in", side_tables.Kind.RATE, required=True),
 )
-_COST = side_tables.Column("cost", side_tables.Kind.NUMBER, required=True)
-_CANDIDATE = (
+_COST_COLUMN = side_tables.Column("cost", side_tables.Kind.NUMBER, required=True)
+_CANDIDATE_COLUMNS = (
     side_tables.SOURCE,
     side_tables.TARGET,
     side_tables.Column("latency", side_tables.Kind.DELAY, required=True, aliases=("delay",)),
@@ -68,7 +68,7 @@ class Offer:
     candidates: tuple[int, ...]
 
 
-def offer(config: UpgradeOptions, topology: Topology) -> Offer:
+def make_offer(config: UpgradeOptions, topology: Topology) -> Offer:
     """Return the cables that can be expanded, existing and candidate, with their costs and limits.
 
     Args:
@@ -98,9 +98,9 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
             np.isnan(candidate_cost), cost[num_existing:], candidate_cost
         )
     # Every cable needs a cost: that of its row, or of --cost.
-    missing = np.flatnonzero(np.isnan(cost))
-    if len(missing):
-        name = extended_topology.link_name(extended_topology.link_pairs()[missing[0]][0])
+    unpriced_cables = np.flatnonzero(np.isnan(cost))
+    if len(unpriced_cables):
+        name = extended_topology.link_name(extended_topology.link_pairs()[unpriced_cables[0]][0])
         raise InputError.invalid(
             config.cost, "cost", f"no cost for cable {name}", "add a row for every cable"
         )
@@ -154,46 +154,48 @@ def make_hose(
         return Hose(pairs, config.growth * peaks.out, config.growth * peaks.into)
     # Limits (2, N) of sent and received Gbit/s; NaN without a row.
     limits = np.full((2, topology.num_nodes), np.nan)
-    rows = side_tables.read_side_table(config.hose, _HOSE)
+    rows = side_tables.read_side_table(config.hose, _HOSE_COLUMNS)
     nodes = [row.node("node", topology) for row in rows]
     side_tables.require_once(rows, nodes, "each node")
     for row, node in zip(rows, nodes, strict=True):
         limits[:, node] = row.number("out", minimum=0.0), row.number("in", minimum=0.0)
-    missing = np.flatnonzero(np.isnan(limits).any(0))
-    if len(missing):
+    nodes_without_limits = np.flatnonzero(np.isnan(limits).any(0))
+    if len(nodes_without_limits):
         raise InputError.invalid(
             str(config.hose),
             "node",
-            f"no limits for node {topology.node_names[missing[0]]}",
+            f"no limits for node {topology.node_names[nodes_without_limits[0]]}",
             "add a row for every node",
         )
     return Hose(pairs, config.growth * limits[0], config.growth * limits[1])
 
 
-def _costs(text: str, topology: Topology) -> FloatArray:
+def _costs(cost_setting: str, topology: Topology) -> FloatArray:
     """Return the cost (C,) of a Gbit/s on each pair of links; NaN if the file has none.
 
     Args:
-        text: ``capacity`` (1 each), ``length`` (latency, ms), or a table of costs.
+        cost_setting: ``capacity`` (1 each), ``length`` (latency, ms), or a table of costs.
         topology: the network with its candidate cables.
 
     Raises:
         InputError: a cost that is not above 0, or an unknown cable.
     """
     pairs = topology.link_pairs()
-    if text == "capacity":
+    if cost_setting == "capacity":
         return np.ones(len(pairs))
-    if text == "length":
+    if cost_setting == "length":
         return np.array([float(topology.latency[links].min()) for links in pairs])
     # A table: a row has the cost of every pair of links between two nodes.
-    pair_index = {link: c for c, links in enumerate(pairs) for link in links}
+    pair_by_link = {link: c for c, links in enumerate(pairs) for link in links}
     cost = np.full(len(pairs), np.nan)
-    if not Path(text).is_file():
+    if not Path(cost_setting).is_file():
         expected = "capacity, length, or a table (.csv, .xlsx) of source, target, cost"
-        raise InputError("--cost", "", expected, repr(text))
-    rows = side_tables.read_side_table(text, (side_tables.SOURCE, side_tables.TARGET, _COST))
+        raise InputError("--cost", "", expected, repr(cost_setting))
+    rows = side_tables.read_side_table(
+        cost_setting, (side_tables.SOURCE, side_tables.TARGET, _COST_COLUMN)
+    )
     pairs_by_row = [
-        [pair_index[link] for link in topology.find_links(row.text("source"), row.text("target"))]
+        [pair_by_link[link] for link in topology.find_links(row.text("source"), row.text("target"))]
         for row in rows
     ]
     side_tables.require_once(
@@ -219,17 +221,17 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
         InputError: an invalid table, or a cable that exists already.
     """
     # Rows of the table; the ends of a cable must differ from those of every other cable.
-    existing = {tuple(sorted(pair)) for pair in _ends(topology)}
+    connected_pairs = {tuple(sorted(pair)) for pair in _ends(topology)}
     ends, latency, cost, limits = [], [], [], []
-    for row in side_tables.read_side_table(path, _CANDIDATE):
+    for row in side_tables.read_side_table(path, _CANDIDATE_COLUMNS):
         pair = [row.node("source", topology), row.node("target", topology)]
         key = (min(pair), max(pair))
-        if pair[0] == pair[1] or key in existing:
+        if pair[0] == pair[1] or key in connected_pairs:
             pair_text = f"{row.text('source')} - {row.text('target')}"
             problem = f"{pair_text} is no new cable: its ends are equal, or a cable connects them"
             raise InputError.invalid(row.where, "", problem)
         # Missing cells: no cost (NaN), no limit (infinite).
-        existing.add(key)
+        connected_pairs.add(key)
         ends.append(pair)
         latency.append(row.number("latency"))
         has_cost = row.values.get("cost") is not None
@@ -250,9 +252,9 @@ def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Top
         ends: (n, 2) nodes at the ends of each cable.
         latency: (n,) ms.
     """
-    capacity = float(np.median(topology.capacity[topology.capacity > 0]))
+    median_capacity = float(np.median(topology.capacity[topology.capacity > 0]))
     new_latency = np.repeat(latency, 2)
-    num_links = len(new_latency)
+    num_new_links = len(new_latency)
     # Metrics that the network has: new links have the latency in ms as IGP metric, at least 1, and
     # a TE metric of 0.
     metric = te_metric = None
@@ -260,13 +262,13 @@ def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Top
         new_metric = np.maximum(1, np.round(new_latency)).astype(topology.metric.dtype)
         metric = np.concatenate([topology.metric, new_metric])
     if topology.te_metric is not None:
-        te_metric = np.pad(topology.te_metric, (0, num_links))
-    no_affinities = [frozenset[str]()] * num_links
+        te_metric = np.pad(topology.te_metric, (0, num_new_links))
+    no_affinities = [frozenset[str]()] * num_new_links
     return dataclasses.replace(
         topology,
         link_source=np.concatenate([topology.link_source, ends.reshape(-1)]),
         link_target=np.concatenate([topology.link_target, ends[:, ::-1].reshape(-1)]),
-        capacity=np.concatenate([topology.capacity, np.full(num_links, capacity)]),
+        capacity=np.concatenate([topology.capacity, np.full(num_new_links, median_capacity)]),
         latency=np.concatenate([topology.latency, new_latency]),
         metric=metric,
         te_metric=te_metric,
@@ -280,7 +282,7 @@ def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
 
 
 # Added capacity, Gbit/s, below which a cable counts as unchanged.
-_ROUNDING = 1e-9
+_MIN_ADDED_CAPACITY = 1e-9
 Notify = Callable[[str], None]
 T = TypeVar("T")
 
@@ -349,15 +351,15 @@ class UpgradeTask:
             scenarios: scenarios of the matrices so far.
         """
         # The task keeps the matrices without growth; only the scenarios are scaled by it.
-        self.notify(f"adding {len(rows)} matrices that do not fit to the plan")
+        self.notify(f"adding to the plan {len(rows)} matrices that do not fit it")
         new_matrices = self.instance.traffic.read(rows)
         new_scenarios, _ = self.scenarios(self.config.growth * new_matrices, self.failures)
-        extended_inputs = (
+        rows_and_matrices = (
             np.concatenate([self.rows, rows]),
             np.concatenate([self.matrices, new_matrices]),
         )
         return dataclasses.replace(
-            self, rows=extended_inputs[0], matrices=extended_inputs[1]
+            self, rows=rows_and_matrices[0], matrices=rows_and_matrices[1]
         ), scenarios.joined(new_scenarios)
 
     def attempt(self, step_name: str, step: Callable[[], T]) -> T | None:
@@ -373,6 +375,8 @@ class UpgradeTask:
         # Any exception: the search may have taken hours.
         except Exception as error:
             message = f"{step_name} failed: {type(error).__name__}: {error}"
+            # In place, since all versions of the task share the list.  Each message occurs once,
+            # the latest one last.
             self.failed[:] = [*(text for text in self.failed if text != message), message]
             self.notify(message)
             return None
@@ -404,15 +408,15 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
 
     # Routing by the IGP needs no candidate paths: one per demand is enough, unless demands are
     # calibrated over the candidate paths.
-    is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
+    needs_one_path = config.routing == "ecmp" and config.calibrate is None and config.paths is None
     program_config = dataclasses.replace(
-        config.program, num_paths=1 if is_igp else config.num_paths
+        config.program, num_paths=1 if needs_one_path else config.num_paths
     )
-    deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
+    time_limit_s = seconds(config.deadline, "--deadline") if config.deadline else math.inf
     # The latest matrices are held back for --replay.
     planning_traffic = all_traffic.part(0, num_planning_matrices(all_traffic, config))
-    instance = instance_of(network, planning_traffic, program_config, notify, deadline)
-    network_offer = offer(config, instance.topology)
+    instance = instance_of(network, planning_traffic, program_config, notify, time_limit_s)
+    network_offer = make_offer(config, instance.topology)
     # New cables: extend the network and the candidate paths.
     if network_offer.candidates:
         paths = _with_candidate_paths(config, instance.paths, network_offer.topology)
@@ -420,7 +424,7 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
     # Matrices to plan for, evenly spaced over the traffic; calibration scales all of them.
     num_matrices = instance.traffic.num_matrices
     rows = _planned_rows(config, num_matrices)
-    planned_traffic = _calibrated(config, all_traffic, instance.traffic)
+    planned_traffic = _apply_calibration(config, all_traffic, instance.traffic)
     instance = dataclasses.replace(instance, traffic=planned_traffic)
     matrices = planned_traffic.read(rows)
     failures = failures_of(config, network_offer.topology)
@@ -455,20 +459,20 @@ def _planned_rows(config: UpgradeOptions, num_matrices: int) -> Int64Array:
     return np.unique(np.linspace(0, num_matrices - 1, count).astype(int))
 
 
-def _calibrated(
-    config: UpgradeOptions, all_traffic: TrafficMatrices, scaled_traffic: TrafficMatrices
+def _apply_calibration(
+    config: UpgradeOptions, all_traffic: TrafficMatrices, calibrated_traffic: TrafficMatrices
 ) -> TrafficMatrices:
     """Return all matrices, scaled by the factor of the first one if demands are calibrated.
 
     Args:
         config: settings.
         all_traffic: all matrices.
-        scaled_traffic: the first matrices, calibrated.
+        calibrated_traffic: the first matrices, calibrated.
     """
     factor = 1.0
     if config.calibrate is not None and all_traffic.num_matrices:
         raw_total = all_traffic.read([0]).sum()
-        factor = float(scaled_traffic.read([0]).sum() / raw_total) if raw_total > 0 else 1.0
+        factor = float(calibrated_traffic.read([0]).sum() / raw_total) if raw_total > 0 else 1.0
     return all_traffic if factor == 1.0 else all_traffic.scaled(factor)
 
 
@@ -527,14 +531,15 @@ def purchases(
         link: pair for pair, links in enumerate(topology.link_pairs()) for link in links
     }
     # Cost of each pair of links.
-    price = np.array([unit_price for _, unit_price in sizes])
-    cost = task.offer.cost * (added_capacity if modules is None else modules @ price)
+    module_price = np.array([unit_price for _, unit_price in sizes])
+    pair_cost = task.offer.cost * (added_capacity if modules is None else modules @ module_price)
     # Cables with added capacity: sums over their parallel links.
     for links in topology.cables():
         pairs = sorted({pair_by_link[link] for link in links})
-        if not (added_capacity[pairs] > _ROUNDING).any():
+        if not (added_capacity[pairs] > _MIN_ADDED_CAPACITY).any():
             continue
         first = links[0]
+        # Links of the cable in the direction of its first link.
         forward_links = [e for e in links if topology.link_source[e] == topology.link_source[first]]
         num_modules = [] if modules is None else modules[pairs].sum(0).tolist()
         purchase_rows.append(
@@ -543,7 +548,7 @@ def purchases(
                 target=topology.node_names[topology.link_target[first]],
                 capacity=float(task.offer.existing_capacity[forward_links].sum()),
                 bought=float(added_capacity[pairs].sum()),
-                cost=float(cost[pairs].sum()),
+                cost=float(pair_cost[pairs].sum()),
                 by=by,
                 modules=" + ".join(
                     f"{n} x {size:g}" for n, (size, _) in zip(num_modules, sizes, strict=False) if n

@@ -133,6 +133,7 @@ class Scenarios:
             rows: (n,) indices of the scenarios.
         """
         expanded = self.existing_capacity + added_capacity[self.cable]
+        # Candidate cables that are not built get a small capacity, so that the solver prices them.
         unbuilt_capacity = _UNBOUGHT_SHARE * float(
             np.median(self.existing_capacity[self.existing_capacity > 0])
         )
@@ -145,7 +146,9 @@ class Scenarios:
         """Return the smallest expansion (C,), Gbit/s, with which loads respect the utilisation
         limit u.
 
-            needed[c] = max(0, load[s, e] / u - regular[e]),  over scenarios s, live links e of c
+            needed[c] = max(0, load[s, e] / u - existing[e])  over scenarios s, live links e of c
+
+        where existing[e] is the capacity of link e before the expansion.
 
         Args:
             load: (S, E) Gbit/s.
@@ -221,7 +224,9 @@ def scenarios_of(
         cable[links] = cable_index
     # Live links (1 + F, E) and connected demands (1 + F, D), and a path for each connected demand.
     live = live_links(problem, failures)
-    connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
+    is_connected = np.array(
+        [reaches(topology, problem.paths.pairs, row, max_latency) for row in live]
+    )
     if isinstance(problem.paths, PathSet):
         paths = with_surviving_paths(
             problem.paths, topology, [(), *failures], max_latency=max_latency
@@ -230,20 +235,20 @@ def scenarios_of(
     # Demands above 0 that each failure disconnects; row 0 is no failure.
     has_demand = (matrices > 0).any(0)
     disconnected = {
-        row - 1: np.flatnonzero(~connected[row] & has_demand).tolist()
+        row - 1: np.flatnonzero(~is_connected[row] & has_demand).tolist()
         for row in range(len(live))
-        if (~connected[row] & has_demand).any()
+        if (~is_connected[row] & has_demand).any()
     }
     # Demand (S, D) of the connected demands, a block of 1 + F scenarios for each matrix.
     demand = (
-        growth * np.repeat(matrices, len(live), axis=0) * np.tile(connected, (len(matrices), 1))
+        growth * np.repeat(matrices, len(live), axis=0) * np.tile(is_connected, (len(matrices), 1))
     )
-    balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(
+    min_max_problem = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(
         torch.float64
     )
     # The scenario without failure (``intact``) is the first one of each block.
     scenarios = Scenarios(
-        balanced,
+        min_max_problem,
         demand,
         np.tile(live, (len(matrices), 1)),
         cable,
@@ -264,6 +269,6 @@ def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray
         failures: links of each failure.
     """
     live = np.ones((1 + len(failures), problem.topology.num_links), dtype=bool)
-    for row, failed in enumerate(failures, 1):
-        live[row, list(failed)] = False
+    for row, failed_links in enumerate(failures, 1):
+        live[row, list(failed_links)] = False
     return live & (problem.topology.capacity > 0)[None]

@@ -179,29 +179,32 @@ def schedule_of_loads(
     Returns:
         the periods in time order, and the expansion for all of them.
     """
+    # Largest factor until each period, and the expansion for the largest one.
     largest_growths = np.maximum.accumulate(growths).tolist()
     upgrade = expand_for_loads(scenarios, largest_growths[-1] * load, sizes, deadline)
     # From the largest growth factor to the smallest; modules are among those of the later period.
-    later = upgrade
+    later_expansion = upgrade
     expansion_by_growth = dict[float, Upgrade]()
     for largest_growth in sorted(set(largest_growths), reverse=True):
         if largest_growth < largest_growths[-1]:
-            later = _earlier_expansion(scenarios, largest_growth * load, sizes, deadline, later)
-        expansion_by_growth[largest_growth] = later
+            later_expansion = _earlier_expansion(
+                scenarios, largest_growth * load, sizes, deadline, later_expansion
+            )
+        expansion_by_growth[largest_growth] = later_expansion
     # In time order; a period of falling demands has the expansion of the earlier peak.
     periods = []
     for growth, largest_growth in zip(growths, largest_growths, strict=True):
         expansion = expansion_by_growth[largest_growth]
-        alone_bound = expansion_by_growth[largest_growth].bound
+        period_bound = expansion_by_growth[largest_growth].bound
         if growth < largest_growth:
-            alone_bound = expand_for_loads(scenarios, growth * load, sizes, deadline).bound
+            period_bound = expand_for_loads(scenarios, growth * load, sizes, deadline).bound
         utilisation = scenarios.utilisation(growth * load, expansion.bought)
         periods.append(
             Period(
                 growth,
                 expansion.bought,
                 expansion.cost,
-                min(alone_bound, expansion.cost),
+                min(period_bound, expansion.cost),
                 utilisation,
                 expansion.modules,
             )
@@ -214,7 +217,7 @@ def _earlier_expansion(
     load: FloatArray,
     sizes: Sequence[tuple[float, float]],
     deadline: Deadline | None,
-    later: Upgrade,
+    later_expansion: Upgrade,
 ) -> Upgrade:
     """Return the expansion of a period whose modules are among those of the later period.
 
@@ -223,22 +226,22 @@ def _earlier_expansion(
         load: (S, E) Gbit/s in the period.
         sizes: Gbit/s and price of each module size; () for any amounts.
         deadline: time limit of the search for modules; None for none.
-        later: expansion of the next period.
+        later_expansion: expansion of the next period.
     """
     # Expansion for this period alone; in any amounts it never exceeds that of the later period.
     alone_expansion = expand_for_loads(scenarios, load, sizes, deadline)
-    if later.modules is None:
+    if later_expansion.modules is None:
         return alone_expansion
     # Cheapest modules (C, J), as integers, that give every cable what it needs.
     module_size, module_price = np.array(sizes).T
     unit_cost = scenarios.cost[:, None] * module_price
     cuts = needs(scenarios, scenarios.needed(load))
-    modules = np.asarray(
-        _cheapest_below(cuts, later.modules, module_size, unit_cost, True), dtype=np.int64
+    num_modules = np.asarray(
+        _cheapest_below(cuts, later_expansion.modules, module_size, unit_cost, True), dtype=np.int64
     )
-    cost = float((unit_cost * modules).sum())
+    cost = float((unit_cost * num_modules).sum())
     return dataclasses.replace(
-        alone_expansion, modules=modules, bought=(modules * module_size).sum(1), cost=cost
+        alone_expansion, modules=num_modules, bought=(num_modules * module_size).sum(1), cost=cost
     )
 
 
@@ -266,44 +269,44 @@ def _plan_period(
         the expansion, in the form of ``next_expansion``, and the period.
     """
     tester = Tester(scenarios)
-    all_rows = np.arange(scenarios.num_scenarios)
+    all_scenarios = np.arange(scenarios.num_scenarios)
     # Units are modules of J sizes, or Gbit/s (J = 1) in any amounts: Gbit/s of a unit (J,), cost of
     # a unit on each cable (C, J), and largest number of units (C, J).
     unit_size = np.ones(1) if module_size is None else module_size
     unit_cost = (
         scenarios.cost[:, None] * (np.ones(1) if module_price is None else module_price)[None]
     )
-    upper_bounds = next_expansion.reshape(scenarios.num_cables, -1)
+    max_units = next_expansion.reshape(scenarios.num_cables, -1)
     # Cutting planes: add the violated Benders cuts and solve again, until no cut is violated.
     for _ in range(_MAX_ROUNDS):
-        units = (
-            upper_bounds
+        num_units = (
+            max_units
             if deadline.is_over
-            else _cheapest_below(cuts, upper_bounds, unit_size, unit_cost, module_size is not None)
+            else _cheapest_below(cuts, max_units, unit_size, unit_cost, module_size is not None)
         )
-        bought = (units * unit_size).sum(1)
-        tested = tester.test(bought, all_rows, deadline, min_gap=_MIN_GAP, stop_at_cut=True)
+        bought = (num_units * unit_size).sum(1)
+        tested = tester.test(bought, all_scenarios, deadline, min_gap=_MIN_GAP, stop_at_cut=True)
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)
     # Gbit/s (C,) that the loads of the test need, at most those of the next period.
     needed = np.minimum(
-        np.maximum(scenarios.needed(tested.load), bought), (upper_bounds * unit_size).sum(1)
+        np.maximum(scenarios.needed(tested.load), bought), (max_units * unit_size).sum(1)
     )
     # The splits of the test are optimal within the solver's gap only, and may need more than the
     # cuts require: enlarge, up to the expansion of the next period.
     if module_size is None:
         bought = needed
-        units = needed[:, None]
+        num_units = needed[:, None]
     elif not tested.fits.all():
-        is_short = (needed > bought * (1 + 1e-9))[:, None]
-        units = np.where(is_short, upper_bounds, units)
-        bought = (units * unit_size).sum(1)
+        lacks_capacity = (needed > bought * (1 + 1e-9))[:, None]
+        num_units = np.where(lacks_capacity, max_units, num_units)
+        bought = (num_units * unit_size).sum(1)
     bound = _bound(scenarios, cuts, module_size, module_price)
-    cost = float((unit_cost * units).sum())
+    cost = float((unit_cost * num_units).sum())
     utilisation = scenarios.utilisation(tested.load, bought)
-    modules = None if module_size is None else np.asarray(units, dtype=np.int64)
-    return units.reshape(next_expansion.shape), Period(
+    modules = None if module_size is None else np.asarray(num_units, dtype=np.int64)
+    return num_units.reshape(next_expansion.shape), Period(
         growth, bought, cost, min(bound, cost), utilisation, modules
     )
 
@@ -329,16 +332,16 @@ def _bound(
 
 def _cheapest_below(
     cuts: Cuts,
-    upper: FloatArray | Int64Array,
+    max_units: FloatArray | Int64Array,
     unit_size: FloatArray,
     unit_cost: FloatArray,
     in_modules: bool,
 ) -> FloatArray | Int64Array:
-    """Return the cheapest units (C, J) that satisfy the cuts and are at most ``upper``.
+    """Return the cheapest units (C, J) that satisfy the cuts and are at most ``max_units``.
 
     Args:
         cuts: the Benders cuts, on the Gbit/s of each cable.
-        upper: (C, J) largest number of units.
+        max_units: (C, J) largest number of units.
         unit_size: (J,) Gbit/s of a unit: each module size, or 1 for any amounts.
         unit_cost: (C, J) cost of a unit.
         in_modules: whether units are integers.
@@ -347,13 +350,15 @@ def _cheapest_below(
         SolverError: HiGHS found no solution.
     """
     if not len(cuts):
-        return np.zeros_like(upper)
+        return np.zeros_like(max_units)
+    # Variables: number of units, cable by cable; a unit adds its size to the cable.
     rows = (
-        np.repeat(cuts.coefficient, len(unit_size), axis=1) * np.tile(unit_size, len(upper))[None]
+        np.repeat(cuts.coefficient, len(unit_size), axis=1)
+        * np.tile(unit_size, len(max_units))[None]
     )
-    upper_bounds = upper.reshape(-1).astype(np.float64)
-    # ``upper``, the next period's expansion, satisfies the cuts except for rounding: right-hand
-    # sides are lowered to its value.
+    upper_bounds = max_units.reshape(-1).astype(np.float64)
+    # The next period's expansion satisfies the cuts except for rounding: right-hand sides are
+    # lowered to its value.
     rhs = np.minimum(cuts.rhs(), rows @ upper_bounds)
     is_integer = np.full(upper_bounds.size, int(in_modules))
     result = solve_milp(
@@ -366,7 +371,8 @@ def _cheapest_below(
     if result.x is None:
         raise SolverError(f"upgrade: HiGHS found no expansion of a period: {result.message}")
     if in_modules:
-        return np.round(result.x).astype(np.int64).reshape(upper.shape)
+        return np.round(result.x).astype(np.int64).reshape(max_units.shape)
     return np.asarray(
-        np.minimum(np.maximum(result.x, 0.0), upper_bounds).reshape(upper.shape), dtype=np.float64
+        np.minimum(np.maximum(result.x, 0.0), upper_bounds).reshape(max_units.shape),
+        dtype=np.float64,
     )

@@ -48,7 +48,7 @@ _TIE_WEIGHT = 1e-6
 # Excess of a cable's price over its cost that counts as rounding error of the duals.
 _ROUNDING = 1e-12
 # Relative saving against all candidate paths above which a path is added.
-_CHEAPER = 1e-6
+_MIN_SAVING = 1e-6
 
 
 def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> float:
@@ -69,6 +69,7 @@ def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> 
     positive = np.flatnonzero(dual > 0)
     needed = np.array([_needed_over_all_paths(scenarios, cuts, int(i))[0] for i in positive])
     excess = np.maximum(dual @ cuts.coefficient[: len(dual)] - scenarios.cost, 0.0)
+    # Limits of the cables whose price exceeds their cost; without a limit the excess is rounding.
     limits = np.where(excess > _ROUNDING, scenarios.max_added, 0.0)
     return float(dual[positive] @ (needed - cuts.existing[positive])) - float(
         np.where(np.isfinite(limits), limits, 0.0) @ excess
@@ -88,14 +89,16 @@ def with_missing_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> Pa
     """
     paths = scenarios.problem.paths
     for i in np.flatnonzero(dual > 0):
-        _, ptr, links = _needed_over_all_paths(scenarios.with_paths(paths), cuts, int(i), find=True)
+        _, ptr, links = _needed_over_all_paths(
+            scenarios.with_paths(paths), cuts, int(i), finds_paths=True
+        )
         if len(links):
             paths = with_more_paths(paths, ptr, links)
     return paths
 
 
 def _needed_over_all_paths(
-    scenarios: Scenarios, cuts: Cuts, cut_index: int, find: bool = False
+    scenarios: Scenarios, cuts: Cuts, cut_index: int, finds_paths: bool = False
 ) -> tuple[float, Int64Array, IntArray]:
     """Return the cost of all demands on shortest paths under the prices of a cut, and cheaper
     paths.
@@ -104,39 +107,42 @@ def _needed_over_all_paths(
         scenarios: scenarios of the cut, over the candidate paths.
         cuts: Benders cuts of an expansion.
         cut_index: index of the cut.
-        find: whether to return the paths that are cheaper than all candidates, too.
+        finds_paths: whether to return the paths that are cheaper than all candidates, too.
 
     Returns:
         ``needed`` of the cut over all paths; ptr (D + 1,) and links of the cheaper paths: that of
-        demand d is links[ptr[d]:ptr[d + 1]], empty for none; both are empty without ``find``.
+        demand d is links[ptr[d]:ptr[d + 1]], empty for none; both are empty without
+        ``finds_paths``.
     """
     problem = scenarios.problem
-    row = int(cuts.row[cut_index])
+    scenario_index = int(cuts.row[cut_index])
     topology = problem.topology
     pairs = problem.paths.pairs
     prices = cuts.prices[cut_index]
     # Shortest path of each demand under the prices.
-    weight = np.where(scenarios.live[row], prices, np.inf)
+    weight = np.where(scenarios.live[scenario_index], prices, np.inf)
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     graph = (topology.num_nodes, topology.link_source, topology.link_target)
     distance, _ = shortest_trees(*graph, weight, sources, topology.no_transit)
     # Distance (D,) from source to target of each demand.
-    shortest = distance[source_row, pairs[:, 1]]
-    demand = scenarios.demand[row]
+    shortest_cost = distance[source_row, pairs[:, 1]]
+    demand = scenarios.demand[scenario_index]
     has_demand = demand > 0
-    needed = float(demand[has_demand] @ shortest[has_demand])
+    needed = float(demand[has_demand] @ shortest_cost[has_demand])
     no_ptr = np.zeros(0, dtype=np.int64)
     no_links = np.zeros(0, dtype=np.int32)
-    if not find:
+    if not finds_paths:
         return needed, no_ptr, no_links
     # Cost (D,) of the cheapest live candidate path of each demand.
-    scenario = scenarios.batch(np.array([row]), np.zeros(scenarios.num_cables))
-    cheapest = scenario.cheapest_path_cost(
+    scenario = scenarios.batch(np.array([scenario_index]), np.zeros(scenarios.num_cables))
+    cheapest_cost = scenario.cheapest_path_cost(
         scenario.ops.path_sum(torch.from_numpy(prices[None].copy()))
     )[0].numpy()
     # Shortest paths of the demands for which they are cheaper.  A small price for every link
     # selects the path with the fewest links among equally cheap ones.
-    cheaper_demands = np.flatnonzero(has_demand & (shortest < cheapest * (1 - _CHEAPER)))
+    cheaper_demands = np.flatnonzero(
+        has_demand & (shortest_cost < cheapest_cost * (1 - _MIN_SAVING))
+    )
     if not len(cheaper_demands):
         return needed, no_ptr, no_links
     tie_weight = _TIE_WEIGHT * float(prices.max(initial=0.0)) or 1.0
@@ -199,17 +205,19 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
         return _plan_hose(task, scenarios, disconnected)
     if config.horizon:
         return _plan_quarters(task, scenarios, disconnected)
-    rate = growth_of(config, task.instance.traffic, task.notify) if config.growth_per_year else None
+    demand_growth = (
+        growth_of(config, task.instance.traffic, task.notify) if config.growth_per_year else None
+    )
     # Expand, evaluate the plan on the other matrices, and repeat with those that do not fit.
     left_out = LeftOut(task)
     cuts = None
     begin = time.perf_counter()
     num_rounds = 0
     while True:
-        upgrade, cuts, scenarios, relaxed = _expand(task, scenarios, cuts)
+        upgrade, cuts, scenarios, relaxed_upgrade = _expand(task, scenarios, cuts)
         num_rounds += upgrade.rounds
         # The plan, and with modules also the one in any amounts, without further growth (factor 1).
-        plans = [(1.0, plan.bought) for plan in (upgrade, relaxed) if plan is not None]
+        plans = [(1.0, plan.bought) for plan in (upgrade, relaxed_upgrade) if plan is not None]
         evaluation, overloaded = left_out.replay(task, scenarios, plans, disconnected)
         if not len(overloaded) or task.deadline.is_over:
             break
@@ -221,11 +229,11 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
         solve_s=time.perf_counter() - begin,
     )
     # The plan, and further results.
-    plan = _assemble_plan(task, scenarios, upgrade, disconnected, _cost(relaxed))
+    plan = _assemble_plan(task, scenarios, upgrade, disconnected, _cost(relaxed_upgrade))
     plan = dataclasses.replace(
-        plan, growth=rate, replayed=evaluation if config.demands == "matrices" else None
+        plan, growth=demand_growth, replayed=evaluation if config.demands == "matrices" else None
     )
-    return _with_further_results(task, plan, scenarios, upgrade, cuts, rate)
+    return _with_further_results(task, plan, scenarios, upgrade, cuts, demand_growth)
 
 
 def _initial_scenarios(task: UpgradeTask) -> tuple[Scenarios, dict[int, list[int]]]:
@@ -256,7 +264,7 @@ def _with_further_results(
     scenarios: Scenarios,
     upgrade: Upgrade,
     cuts: Cuts,
-    rate: Growth | None,
+    demand_growth: Growth | None,
 ) -> UpgradePlan:
     """Add the results that the settings request: proof, forecasts, evaluation on later traffic, and
     curve.
@@ -267,16 +275,16 @@ def _with_further_results(
         scenarios: matrices under failures of the plan.
         upgrade: expansion of the plan.
         cuts: its Benders cuts.
-        rate: growth of the demands in time; None if not requested.
+        demand_growth: growth of the demands in time; None if not requested.
     """
     config = task.config
     if task.proves:
         plan = dataclasses.replace(
             plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost)
         )
-    if rate is not None:
+    if demand_growth is not None:
         forecast_list = (
-            task.attempt("the forecast", partial(forecasts, task, scenarios, rate)) or []
+            task.attempt("the forecast", partial(forecasts, task, scenarios, demand_growth)) or []
         )
         plan = dataclasses.replace(plan, forecasts=forecast_list)
     if config.replay:
@@ -315,11 +323,13 @@ def _expand(
         # No cuts: shortest-path routing is searched by enumeration, not by Benders decomposition.
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         upgrade = expand_for_igp(task, scenarios, config.sizes, task.failures)
-        relaxed = expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None
-        return upgrade, cuts, scenarios, relaxed
+        relaxed_upgrade = (
+            expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None
+        )
+        return upgrade, cuts, scenarios, relaxed_upgrade
     upgrade, cuts, scenarios = _expand_over_paths(task, scenarios, earlier_cuts)
-    upgrade, relaxed = _in_modules(task, scenarios, upgrade, cuts)
-    return upgrade, cuts, scenarios, relaxed
+    upgrade, relaxed_upgrade = _expansion_in_modules(task, scenarios, upgrade, cuts)
+    return upgrade, cuts, scenarios, relaxed_upgrade
 
 
 def _expand_over_paths(
@@ -342,11 +352,12 @@ def _expand_over_paths(
         report=task.report,
         cuts=earlier_cuts,
     )
-    step = partial(_over_all_paths, task, scenarios, upgrade, cuts)
+    # If adding paths fails, the expansion over the candidate paths remains.
+    step = partial(_add_missing_paths, task, scenarios, upgrade, cuts)
     return task.attempt("the search for paths", step) or (upgrade, cuts, scenarios)
 
 
-def _in_modules(
+def _expansion_in_modules(
     task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Upgrade | None]:
     """Find the expansion in modules, if the settings have module sizes.
@@ -371,15 +382,15 @@ def _in_modules(
         deadline=task.deadline,
         report=task.report,
     )
-    in_modules = task.attempt("the expansion in modules", search_modules)
-    if in_modules is None:
+    module_upgrade = task.attempt("the expansion in modules", search_modules)
+    if module_upgrade is None:
         return dataclasses.replace(upgrade, reached=False), None
     return dataclasses.replace(
-        in_modules, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths
+        module_upgrade, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths
     ), upgrade
 
 
-def _over_all_paths(
+def _add_missing_paths(
     task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Cuts, Scenarios]:
     """Add paths until the expansion is within the target gap of the bound over all paths, or until
@@ -400,10 +411,16 @@ def _over_all_paths(
     bound = 0.0
     gap = task.config.gap
     for path_round in range(1, _MAX_PATH_ROUNDS + 1):
+        # The expansion is in any amounts, so it has duals.
         assert upgrade.dual is not None
         bound = max(bound, bound_over_all_paths(scenarios, cuts, upgrade.dual))
-        is_limited = task.instance.max_latency is not None
-        if upgrade.cost - bound <= gap * upgrade.cost or task.deadline.is_over or is_limited:
+        # Stop: gap closed, deadline, or latency limits, with which no path may be added.
+        has_latency_limits = task.instance.max_latency is not None
+        if (
+            upgrade.cost - bound <= gap * upgrade.cost
+            or task.deadline.is_over
+            or has_latency_limits
+        ):
             break
         paths = with_missing_paths(scenarios, cuts, upgrade.dual)
         num_added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
@@ -427,7 +444,7 @@ def _over_all_paths(
 
 
 def _plan_hose(
-    task: UpgradeTask, start: Scenarios, disconnected: dict[int, list[int]]
+    task: UpgradeTask, pipe_scenarios: Scenarios, disconnected: dict[int, list[int]]
 ) -> UpgradePlan:
     """Return the plan for a hose, compared with the plan for the largest value of every demand at
     once (pipe).
@@ -436,24 +453,24 @@ def _plan_hose(
 
     Args:
         task: input of the search: network, matrices, failures and settings.
-        start: one matrix, the largest value of every demand, under each failure.
+        pipe_scenarios: one matrix, the largest value of every demand, under each failure.
         disconnected: demands that each failure disconnects.
     """
     # Pipe.
     config = task.config
-    hose = make_hose(config, task.offer.topology, start.problem.paths.pairs, task.matrices)
+    hose = make_hose(config, task.offer.topology, pipe_scenarios.problem.paths.pairs, task.matrices)
     task.notify("expanding for the largest value of every demand at once (pipe)")
     pipe_upgrade, _ = expand_capacity(
-        start, gap=config.gap, deadline=task.deadline, report=task.report
+        pipe_scenarios, gap=config.gap, deadline=task.deadline, report=task.report
     )
     # Hose, in any amounts or in modules.
-    hose_plan, relaxed = _expand_for_hose(task, start, hose)
+    hose_plan, relaxed_cost = _expand_for_hose(task, pipe_scenarios, hose)
     scenarios = hose_plan.scenarios
     upgrade = hose_plan.upgrade
     # The plan, its comparison with the pipe, its proof, and with --certify the upper bound on the
     # utilisation under any matrix of the hose.
-    plan = _assemble_plan(task, scenarios, upgrade, disconnected, relaxed)
-    named_plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
+    plan = _assemble_plan(task, scenarios, upgrade, disconnected, relaxed_cost)
+    named_plans = ("hose", scenarios, upgrade), ("pipe", pipe_scenarios, pipe_upgrade)
     alternatives = task.attempt(
         "the replay", lambda: [alternative(task, *named_plan) for named_plan in named_plans]
     )
@@ -461,24 +478,27 @@ def _plan_hose(
         plan = dataclasses.replace(
             plan, proof=CutProof.of(scenarios, hose_plan.cuts, upgrade.dual, upgrade.cost)
         )
-    limit = float(hose_plan.limit.max(initial=0.0))
-    if config.certify and not math.isfinite(limit):
-        certify = partial(_certified_limit, task, hose, hose_plan, start.live)
-        limit = task.attempt("--certify", certify) or math.inf
+    # Proven bound on the utilisation over all failures; infinite if one of them has none.
+    utilisation_bound = float(hose_plan.limit.max(initial=0.0))
+    if config.certify and not math.isfinite(utilisation_bound):
+        certify = partial(_certified_limit, task, hose, hose_plan, pipe_scenarios.live)
+        utilisation_bound = task.attempt("--certify", certify) or math.inf
     return dataclasses.replace(
         plan,
         worst_demands=float(hose_plan.worst.max(initial=0.0)),
         alternatives=alternatives or [],
-        worst_limit=limit if math.isfinite(limit) else math.nan,
+        worst_limit=utilisation_bound if math.isfinite(utilisation_bound) else math.nan,
     )
 
 
-def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[HosePlan, float]:
+def _expand_for_hose(
+    task: UpgradeTask, pipe_scenarios: Scenarios, hose: Hose
+) -> tuple[HosePlan, float]:
     """Find the expansion for a hose, in modules if the settings have module sizes.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
-        start: scenarios of one matrix, under each failure.
+        pipe_scenarios: scenarios of one matrix, under each failure.
         hose: limits of what each node sends and receives; the set of matrices within them.
 
     Returns:
@@ -486,24 +506,26 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
     """
     config = task.config
     # Start from the matrix with the largest total hop count (rate times hops).
-    intact_network = start.batch(np.arange(1), np.zeros(start.num_cables))
+    intact_network = pipe_scenarios.batch(np.arange(1), np.zeros(pipe_scenarios.num_cables))
     unit_prices = torch.ones_like(intact_network.capacity)
     hop_count = intact_network.cheapest_path_cost(intact_network.ops.path_sum(unit_prices))[
         0
     ].numpy()
-    matrix = hose.max_weight_matrix(hop_count)
-    hose_start = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
+    max_hop_matrix = hose.max_weight_matrix(hop_count)
+    first_scenarios = dataclasses.replace(
+        pipe_scenarios, demand=np.where(pipe_scenarios.demand > 0, max_hop_matrix, 0.0)
+    )
     task.notify("expanding for the hose")
-    search = partial(
+    expand = partial(
         expand_for_hose,
-        live=start.live,
+        live=pipe_scenarios.live,
         hose=hose,
         gap=config.gap,
         deadline=task.deadline,
         report=task.report,
         notify=task.notify,
     )
-    hose_plan = search(hose_start)
+    hose_plan = expand(first_scenarios)
     # Bound over all paths.
     upgrade = hose_plan.upgrade
     dual = np.zeros(0) if upgrade.dual is None else upgrade.dual
@@ -511,21 +533,21 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
     bound = task.attempt("the bound over all paths", lambda: max(0.0, compute_bound()))
     upgrade = dataclasses.replace(upgrade, bound_all_paths=math.nan if bound is None else bound)
     # Modules.
-    relaxed = math.nan
+    relaxed_cost = math.nan
     if config.sizes:
         module_search = partial(
-            search, hose_plan.scenarios, sizes=config.sizes, cuts=hose_plan.cuts
+            expand, hose_plan.scenarios, sizes=config.sizes, cuts=hose_plan.cuts
         )
         module_plan = task.attempt("the expansion in modules", module_search)
         if module_plan is not None:
             hose_plan = module_plan
-            relaxed = upgrade.cost
+            relaxed_cost = upgrade.cost
             upgrade = dataclasses.replace(
                 hose_plan.upgrade, dual=dual, bound_all_paths=upgrade.bound_all_paths
             )
         else:
             upgrade = dataclasses.replace(upgrade, reached=False)
-    return dataclasses.replace(hose_plan, upgrade=upgrade), relaxed
+    return dataclasses.replace(hose_plan, upgrade=upgrade), relaxed_cost
 
 
 def _certified_limit(task: UpgradeTask, hose: Hose, hose_plan: HosePlan, live: BoolArray) -> float:
@@ -539,16 +561,19 @@ def _certified_limit(task: UpgradeTask, hose: Hose, hose_plan: HosePlan, live: B
         live: (F, E) whether links are up, for each failure.
     """
     scenarios = hose_plan.scenarios
-    limit = 0.0
-    network = scenarios.select(np.zeros((len(live), scenarios.demand.shape[1])), live)
+    utilisation_bound = 0.0
+    # A scenario for each failure, without demand: only its capacities count.
+    failure_scenarios = scenarios.select(np.zeros((len(live), scenarios.demand.shape[1])), live)
     for failure_index in range(len(live)):
-        scenario = network.batch(np.array([failure_index]), hose_plan.upgrade.bought)
-        limit = max(limit, static_limit(scenario, hose)[0])
-        proven = rounding.percent_at_most(limit, 2)
+        failure_network = failure_scenarios.batch(
+            np.array([failure_index]), hose_plan.upgrade.bought
+        )
+        utilisation_bound = max(utilisation_bound, static_limit(failure_network, hose)[0])
+        proven = rounding.percent_at_most(utilisation_bound, 2)
         task.notify(
             f"certified {failure_index + 1} of {len(live)} failures: utilisation at most {proven}"
         )
-    return limit
+    return utilisation_bound
 
 
 class _PeriodPlan(NamedTuple):
@@ -557,16 +582,16 @@ class _PeriodPlan(NamedTuple):
     Attributes:
         periods: the expansions, in time order.
         upgrade: the expansion for all periods.
-        largest: the expansion for the largest demands in any amounts.
-        last: scenarios with the largest demands.
+        largest_upgrade: the expansion for the largest demands in any amounts.
+        last_scenarios: scenarios with the largest demands.
         scenarios: scenarios with today's demands, and added paths.
         cuts: cuts for the largest demands; None with ECMP.
     """
 
     periods: list[Period]
     upgrade: Upgrade
-    largest: Upgrade
-    last: Scenarios
+    largest_upgrade: Upgrade
+    last_scenarios: Scenarios
     scenarios: Scenarios
     cuts: Cuts | None
 
@@ -583,8 +608,8 @@ def _plan_quarters(
     """
     config = task.config
     today = task.instance.traffic.timestamps[-1]
-    rate = growth_of(config, task.instance.traffic, task.notify)
-    ends, factors = quarters(rate, config.horizon_years)
+    demand_growth = growth_of(config, task.instance.traffic, task.notify)
+    ends, factors = quarters(demand_growth, config.horizon_years)
     left_out = LeftOut(task)
     cuts = None
     # Expand, evaluate the plan on the other matrices, and repeat with those that do not fit.
@@ -594,12 +619,13 @@ def _plan_quarters(
         period_plan = _expand_periods(task, scenarios, factors, cuts)
         scenarios = period_plan.scenarios
         cuts = period_plan.cuts
-        largest = period_plan.largest
-        num_rounds += largest.rounds + period_plan.upgrade.rounds
+        largest_upgrade = period_plan.largest_upgrade
+        num_rounds += largest_upgrade.rounds + period_plan.upgrade.rounds
+        # Factor of all demands and expansion of each period, to be evaluated on the other matrices.
         plans = [(period.growth, period.bought) for period in period_plan.periods]
         # The expansion in any amounts, which the report has besides the modules, must fit all, too.
         if config.sizes:
-            plans.append((float(factors.max()), largest.bought))
+            plans.append((float(factors.max()), largest_upgrade.bought))
         evaluation, overloaded = left_out.replay(task, scenarios, plans, disconnected)
         if not len(overloaded) or task.deadline.is_over:
             break
@@ -607,21 +633,27 @@ def _plan_quarters(
     # The plan of the last quarter.
     upgrade = dataclasses.replace(
         period_plan.upgrade,
-        reached=largest.reached and period_plan.upgrade.reached and evaluation.is_complete,
-        bound_all_paths=largest.bound_all_paths,
+        reached=largest_upgrade.reached and period_plan.upgrade.reached and evaluation.is_complete,
+        bound_all_paths=largest_upgrade.bound_all_paths,
         rounds=num_rounds,
         solve_s=time.perf_counter() - begin,
     )
     plan = _assemble_plan(
-        task, period_plan.last, upgrade, disconnected, largest.cost if config.sizes else math.nan
+        task,
+        period_plan.last_scenarios,
+        upgrade,
+        disconnected,
+        largest_upgrade.cost if config.sizes else math.nan,
     )
     # Further results.
-    forecast_list = task.attempt("the forecast", partial(forecasts, task, scenarios, rate)) or []
+    forecast_list = (
+        task.attempt("the forecast", partial(forecasts, task, scenarios, demand_growth)) or []
+    )
     months = [month_after(today, float(end)) for end in ends]
     return dataclasses.replace(
         plan,
         replayed=evaluation if config.demands == "matrices" else None,
-        growth=rate,
+        growth=demand_growth,
         forecasts=forecast_list,
         quarters=_quarters_of(period_plan.periods, months),
         purchases=by_quarter(task, period_plan.periods, months),
@@ -644,18 +676,18 @@ def _expand_periods(
     # Routing by the IGP: the loads do not depend on the expansion, and scale with the demands.
     if config.routing == "ecmp":
         load = igp_loads(task, scenarios, np.zeros(scenarios.num_cables))
-        last = scenarios.scaled(largest_factor)
-        largest = expand_for_loads(scenarios, largest_factor * load)
+        last_scenarios = scenarios.scaled(largest_factor)
+        largest_upgrade = expand_for_loads(scenarios, largest_factor * load)
         periods, upgrade = schedule_of_loads(
             scenarios, load, factors.tolist(), sizes=config.sizes, deadline=task.deadline
         )
-        return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
+        return _PeriodPlan(periods, upgrade, largest_upgrade, last_scenarios, scenarios, cuts)
     # Optimal splits: expansion for the largest demands, then for the periods, the last one first.
-    largest, cuts, largest_scenarios = _expand_over_paths(
+    largest_upgrade, cuts, largest_scenarios = _expand_over_paths(
         task, scenarios.scaled(largest_factor), cuts
     )
     scenarios = scenarios.with_paths(largest_scenarios.problem.paths)
-    periods, upgrade, last, cuts = schedule(
+    periods, upgrade, last_scenarios, cuts = schedule(
         scenarios,
         factors.tolist(),
         gap=config.gap,
@@ -664,7 +696,7 @@ def _expand_periods(
         notify=task.notify,
         cuts=cuts,
     )
-    return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
+    return _PeriodPlan(periods, upgrade, largest_upgrade, last_scenarios, scenarios, cuts)
 
 
 def _quarters_of(periods: Sequence[Period], months: Sequence[str]) -> list[Quarter]:
@@ -691,7 +723,7 @@ def _assemble_plan(
     scenarios: Scenarios,
     upgrade: Upgrade,
     disconnected: dict[int, list[int]],
-    relaxed: float,
+    relaxed_cost: float,
 ) -> UpgradePlan:
     """Return the plan of an expansion: networks, named purchases, fits of scenarios, and link
     utilisations.
@@ -701,17 +733,17 @@ def _assemble_plan(
         scenarios: matrices under failures of the expansion.
         upgrade: the expansion.
         disconnected: demands by index of the failure that disconnects them, -1 for none.
-        relaxed: cost in any amounts, if modules were requested; else NaN.
+        relaxed_cost: cost in any amounts, if modules were requested; else NaN.
     """
     topology = task.offer.topology
     failures = task.failures
     pairs = task.instance.traffic.pairs
-    names = topology.node_names
+    node_names = topology.node_names
     # Names of the demands that each failure disconnects, without those that never have a path.
     always_disconnected = set(disconnected.get(-1, ()))
     names_by_failure = {
         failures[failure_index].name if failure_index >= 0 else "": [
-            f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in failure_demands
+            f"{node_names[pairs[d, 0]]} -> {node_names[pairs[d, 1]]}" for d in failure_demands
         ]
         for failure_index, demands in disconnected.items()
         if (
@@ -722,16 +754,18 @@ def _assemble_plan(
     }
     # Network after the expansion, without candidate cables that are not bought, and utilisations.
     capacity = task.offer.existing_capacity + upgrade.bought[scenarios.cable]
-    loads = task.attempt("the loads of links", partial(_link_loads, task, scenarios, upgrade))
-    utilisation_before, utilisation_after = loads or (None, None)
+    utilisations = task.attempt(
+        "the loads of links", partial(_link_utilisations, task, scenarios, upgrade)
+    )
+    utilisation_before, utilisation_after = utilisations or (None, None)
     return UpgradePlan(
         topology=topology.with_capacity(task.offer.existing_capacity),
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
         upgrade=upgrade,
         purchases=purchases(task, upgrade.bought, upgrade.modules),
-        scenarios=_fits(task, scenarios, upgrade, disconnected),
+        scenarios=_scenario_fits(task, scenarios, upgrade, disconnected),
         cut_off=names_by_failure,
-        continuous=relaxed,
+        continuous=relaxed_cost,
         before=utilisation_before,
         after=utilisation_after,
         routing=task.config.routing,
@@ -739,7 +773,7 @@ def _assemble_plan(
     )
 
 
-def _fits(
+def _scenario_fits(
     task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, disconnected: dict[int, list[int]]
 ) -> list[ScenarioFit]:
     """Return the fit of every scenario, with the names of its matrix and failure.
@@ -752,33 +786,34 @@ def _fits(
     """
     # Names of failures by their links, and matrices in blocks of 1 + F scenarios.
     name_by_links = {tuple(failure.links): failure.name for failure in task.failures}
-    rows = task.rows
+    matrix_indices = task.rows
     timestamps = task.instance.traffic.timestamps
     scenarios_per_matrix = 1 + len(task.failures)
-    is_series = task.config.demands == "matrices"
+    plans_for_matrices = task.config.demands == "matrices"
     # Number of demands that each failure disconnects, by name of the failure.
     num_disconnected = {
         task.failures[failure_index].name if failure_index >= 0 else "": len(demands)
         for failure_index, demands in disconnected.items()
     }
     # Failure of each scenario: a block for every matrix.
-    names = ["", *(failure.name for failure in task.failures)] * (
+    failure_names = ["", *(failure.name for failure in task.failures)] * (
         scenarios.num_scenarios // scenarios_per_matrix
     )
-    all_live = scenarios.problem.topology.capacity > 0
+    has_capacity = scenarios.problem.topology.capacity > 0
     fits = []
     for s in range(scenarios.num_scenarios):
-        if s < len(names) and (is_series or s < scenarios_per_matrix):
-            failure_name = names[s]
-        # A worst matrix of a hose, which the search added: its failure is known by its links.
+        # A scenario of a matrix of the traffic, or of the first matrix of a pipe or hose.
+        if s < len(failure_names) and (plans_for_matrices or s < scenarios_per_matrix):
+            failure_name = failure_names[s]
+        # A worst matrix of a hose, which the search added: find its failure by the failed links.
         else:
-            failed_links = tuple(np.flatnonzero(all_live & ~scenarios.live[s]).tolist())
+            failed_links = tuple(np.flatnonzero(has_capacity & ~scenarios.live[s]).tolist())
             failure_name = name_by_links.get(failed_links, "")
-        index = int(rows[s // scenarios_per_matrix]) if is_series else -1
+        index = int(matrix_indices[s // scenarios_per_matrix]) if plans_for_matrices else -1
         fits.append(
             ScenarioFit(
                 index=index,
-                timestamp=str(timestamps[index]) if is_series else task.config.demands,
+                timestamp=str(timestamps[index]) if plans_for_matrices else task.config.demands,
                 failure=failure_name,
                 utilisation=float(upgrade.utilisation[s]),
                 cut_off=num_disconnected.get(failure_name, 0),
@@ -787,7 +822,7 @@ def _fits(
     return fits
 
 
-def _link_loads(
+def _link_utilisations(
     task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade
 ) -> tuple[FloatArray, FloatArray]:
     """Return the largest utilisation (E,) of each link over all scenarios, before and after the
@@ -799,7 +834,7 @@ def _link_loads(
         upgrade: the expansion.
     """
 
-    def largest(added_capacity: FloatArray) -> FloatArray:
+    def largest_utilisation(added_capacity: FloatArray) -> FloatArray:
         """Return the largest utilisation (E,) of each link with added Gbit/s (C,) on cables."""
         # Loads (S, E) of the IGP, or of the best splits of each scenario.
         if task.config.routing == "ecmp":
@@ -813,7 +848,7 @@ def _link_loads(
             load.max(0), task.offer.existing_capacity + added_capacity[scenarios.cable]
         )
 
-    return largest(np.zeros(scenarios.num_cables)), largest(upgrade.bought)
+    return largest_utilisation(np.zeros(scenarios.num_cables)), largest_utilisation(upgrade.bought)
 
 
 __all__ = ["bound_over_all_paths", "with_missing_paths"]

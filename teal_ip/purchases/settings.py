@@ -107,8 +107,8 @@ class UpgradeOptions(
         self.check_growth()
         is_valid = not self.horizon or not is_hose
         _check("horizon", "cannot be combined with --demands hose", is_valid)
-        is_new = bool(self.candidates) and not is_optimal
-        is_valid = not (self.horizon and is_new)
+        routes_new_cables = bool(self.candidates) and not is_optimal
+        is_valid = not (self.horizon and routes_new_cables)
         _check("candidates", "cannot be combined with --horizon and --routing ecmp", is_valid)
         _ = self.sizes
         if self.deadline:

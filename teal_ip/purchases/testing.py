@@ -64,9 +64,9 @@ class Tester:
 
     def __init__(self, scenarios: Scenarios) -> None:
         self.scenarios = scenarios
-        self._batch = max(1, _MAX_SLOTS // scenarios.problem.paths.mask.size)
+        self._batch_size = max(1, _MAX_SLOTS // scenarios.problem.paths.mask.size)
         # Cache (S, E) of link loads, Gbit/s; infinite before the first test.
-        self._loads = np.full((scenarios.num_scenarios, len(scenarios.cable)), np.inf)
+        self._cached_loads = np.full((scenarios.num_scenarios, len(scenarios.cable)), np.inf)
 
     def test(
         self,
@@ -96,20 +96,27 @@ class Tester:
         scenarios = self.scenarios
         num_scenarios = len(rows)
         self._load_from_intact(added_capacity, rows, deadline)
-        load = self._loads[rows]
+        load = self._cached_loads[rows]
         violated = np.zeros(num_scenarios, dtype=bool)
         utilisation = _utilisation(load, scenarios.capacity(added_capacity, rows))
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        # Solve the others in batches, with smaller and smaller gaps.
-        pending = np.flatnonzero(utilisation > scenarios.max_utilisation * (1 + FIT_TOLERANCE))
+        # Solve the others in batches, with smaller and smaller gaps; positions in ``rows``.
+        pending_positions = np.flatnonzero(
+            utilisation > scenarios.max_utilisation * (1 + FIT_TOLERANCE)
+        )
         state = None
         for gap in GAPS:
+            # The first pass is always made.
             if gap < min_gap and gap != GAPS[0]:
                 break
             states = []
-            for first in range(0, len(pending), self._batch):
-                block = pending[first : first + self._batch]
-                start = state.rows(slice(first, first + self._batch)) if state is not None else None
+            for first in range(0, len(pending_positions), self._batch_size):
+                block = pending_positions[first : first + self._batch_size]
+                start = (
+                    state.rows(slice(first, first + self._batch_size))
+                    if state is not None
+                    else None
+                )
                 states.append(
                     self._solve(
                         added_capacity,
@@ -126,7 +133,7 @@ class Tester:
                 )
             # Refine the undecided scenarios, from the splits and prices of this pass.
             fits = utilisation <= scenarios.max_utilisation * (1 + FIT_TOLERANCE)
-            is_undecided = ~(fits | violated)[pending]
+            is_undecided = ~(fits | violated)[pending_positions]
             if not is_undecided.any() or deadline.is_over or (stop_at_cut and violated.any()):
                 break
             undecided = torch.from_numpy(is_undecided)
@@ -134,8 +141,8 @@ class Tester:
                 torch.cat([state.splits for state in states])[undecided],
                 torch.cat([state.prices for state in states])[undecided],
             )
-            pending = pending[is_undecided]
-        self._loads[rows] = load
+            pending_positions = pending_positions[is_undecided]
+        self._cached_loads[rows] = load
         return Tested(
             load,
             utilisation,
@@ -144,7 +151,7 @@ class Tester:
             utilisation <= scenarios.max_utilisation * (1 + FIT_TOLERANCE),
         )
 
-    def worst(
+    def most_violated_scenarios(
         self, added_capacity: FloatArray, max_scenarios: int, deadline: Deadline
     ) -> Int64Array:
         """Return the indices of the scenarios whose cached loads exceed the limit, by descending
@@ -157,7 +164,9 @@ class Tester:
         """
         rows = np.arange(self.scenarios.num_scenarios)
         self._load_from_intact(added_capacity, rows, deadline)
-        utilisation = _utilisation(self._loads, self.scenarios.capacity(added_capacity, rows))
+        utilisation = _utilisation(
+            self._cached_loads, self.scenarios.capacity(added_capacity, rows)
+        )
         order = np.argsort(-utilisation)[:max_scenarios]
         return np.asarray(
             order[utilisation[order] > self.scenarios.max_utilisation * (1 + FIT_TOLERANCE)]
@@ -179,11 +188,11 @@ class Tester:
         """
         scenarios = self.scenarios
         # Untested scenarios under failures, and the scenarios of the same matrices without failure.
-        untested = rows[~np.isfinite(self._loads[rows]).all(1)]
-        untested = untested[scenarios.intact[untested] != untested]
-        intact_rows = np.unique(scenarios.intact[untested])
-        for first in range(0, len(intact_rows), self._batch):
-            block_intact = intact_rows[first : first + self._batch]
+        untested_rows = rows[~np.isfinite(self._cached_loads[rows]).all(1)]
+        untested_rows = untested_rows[scenarios.intact[untested_rows] != untested_rows]
+        intact_rows = np.unique(scenarios.intact[untested_rows])
+        for first in range(0, len(intact_rows), self._batch_size):
+            block_intact = intact_rows[first : first + self._batch_size]
             solution = solve(
                 scenarios.batch(block_intact, added_capacity),
                 gap=_INTACT_GAP,
@@ -191,9 +200,9 @@ class Tester:
             )
             # Move the splits of failed paths to the live ones, in proportion; spread them evenly if
             # the live paths have almost none.
-            failed = untested[np.isin(scenarios.intact[untested], block_intact)]
-            for begin in range(0, len(failed), self._batch):
-                block = failed[begin : begin + self._batch]
+            failed_rows = untested_rows[np.isin(scenarios.intact[untested_rows], block_intact)]
+            for begin in range(0, len(failed_rows), self._batch_size):
+                block = failed_rows[begin : begin + self._batch_size]
                 problem = scenarios.batch(block, added_capacity)
                 splits = solution.splits[
                     torch.from_numpy(np.searchsorted(block_intact, scenarios.intact[block]))
@@ -207,7 +216,7 @@ class Tester:
                     splits / live_share.clamp(min=_MIN_LIVE_SHARE),
                     even_splits,
                 )
-                self._loads[block] = problem.loads(splits).numpy()
+                self._cached_loads[block] = problem.loads(splits).numpy()
 
     def _solve(
         self,

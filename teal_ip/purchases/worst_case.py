@@ -77,28 +77,32 @@ def worst_demands(
         SolverError: HiGHS failed.
     """
     # Lower bound by alternation of matrix and prices; upper bound by static splits.
-    balanced = dataclasses.replace(network, objective=Objective("max_link_utilisation"))
-    alternation = worst_matrices(balanced, hose)
+    min_max_problem = dataclasses.replace(network, objective=Objective("max_link_utilisation"))
+    alternation = worst_matrices(min_max_problem, hose)
+    # Row 0: the network has a single failure state.
     matrix = alternation.matrix[0]
     value = float(alternation.utilisation[0])
-    limit = static_limit(balanced, hose)[0]
+    limit = static_limit(min_max_problem, hose)[0]
     if measure == "dropped":
         # A matrix with utilisation u under its best splits fits when divided by u: at most the
         # fraction 1 - 1 / u of it is dropped.
-        largest_total = float(
-            hose.max_weight_matrix(balanced.routable[0].numpy().astype(np.float64)).sum()
+        max_total_demand = float(
+            hose.max_weight_matrix(min_max_problem.routable[0].numpy().astype(np.float64)).sum()
         )
-        limit = largest_total * max(0.0, 1.0 - 1.0 / limit) if limit > 0 else 0.0
+        limit = max_total_demand * max(0.0, 1.0 - 1.0 / limit) if limit > 0 else 0.0
     # Integer program, if the gap is open.
     is_closed = measure == "utilisation" and limit <= value * (1 + _CLOSED)
     if len(hose.pairs) <= _MAX_DEMANDS and not is_closed:
-        program_matrix, bound = _integer_program(balanced, hose, measure, seconds)
+        program_matrix, bound = _integer_program(min_max_problem, hose, measure, seconds)
         limit = min(limit, bound)
         if program_matrix is not None and measure == "dropped":
             matrix = program_matrix
         elif program_matrix is not None:
+            # Certify the utilisation of the program's matrix under its best splits.
             solution = solve(
-                balanced.with_demand(program_matrix[None]).with_capacity(balanced.capacity),
+                min_max_problem.with_demand(program_matrix[None]).with_capacity(
+                    min_max_problem.capacity
+                ),
                 gap=1e-4,
             )
             if float(solution.bound[0]) > value:
@@ -107,10 +111,10 @@ def worst_demands(
     # Dropped traffic of the matrix: its sum less the upper bound on its total flow.
     if measure == "dropped":
         flow_problem = dataclasses.replace(
-            balanced,
+            min_max_problem,
             objective=Objective("total_flow"),
-            demand_value=torch.ones_like(balanced.demand_value),
-            demand=torch.from_numpy(matrix[None]).to(balanced.demand),
+            demand_value=torch.ones_like(min_max_problem.demand_value),
+            demand=torch.from_numpy(matrix[None]).to(min_max_problem.demand),
         )
         value = max(0.0, float(matrix.sum()) - float(solve(flow_problem, gap=1e-5).bound[0]))
     return WorstDemands(matrix, value, max(limit, value))
@@ -181,34 +185,36 @@ class _KktProgram:
         # Routable demands (D',), rows (2 N, D') of the sums with their limits (2 N,), and the
         # demand and links of each live path.
         self._capacity = network.capacity[0].numpy()
-        live = network.path_mask[0].numpy()
-        self._demands = np.flatnonzero(live.any(1))
+        is_live_path = network.path_mask[0].numpy()
+        self._demands = np.flatnonzero(is_live_path.any(1))
         self._num_pairs = len(hose.pairs)
         self._hose_rows = hose.rows.tocsc()[:, self._demands].tocsr()
         self._limits = hose.limits
         incidence = network.ops.incidence(network.topology.num_links).tocsc()
-        live_path = np.flatnonzero(live.reshape(-1))
-        self._path_demand = np.searchsorted(self._demands, live_path // network.paths.num_paths)
-        self._links_of_path = sp.csr_array(incidence[:, live_path].T)
-        # Largest values X, P and A of x, pi and a (big-M constants).  A price is at most 1 / the
-        # capacity of the best path if c'y = 1.
-        path_capacity = np.array(
-            [self._capacity[incidence[:, [p]].nonzero()[0]].min() for p in live_path]
+        live_paths = np.flatnonzero(is_live_path.reshape(-1))
+        self._path_demand = np.searchsorted(self._demands, live_paths // network.paths.num_paths)
+        self._links_of_path = sp.csr_array(incidence[:, live_paths].T)
+        # Largest values X, P and A of x, pi and a (big-M constants).  A path price is at most 1 for
+        # dropped traffic; if c'y = 1, at most 1 / the capacity of the demand's best path, where the
+        # capacity of a path is that of its smallest link.
+        bottleneck_capacity = np.array(
+            [self._capacity[incidence[:, [p]].nonzero()[0]].min() for p in live_paths]
         )
         num_demands = len(self._demands)
-        demand_capacity = np.zeros(num_demands)
-        np.maximum.at(demand_capacity, self._path_demand, path_capacity)
+        best_bottleneck = np.zeros(num_demands)
+        np.maximum.at(best_bottleneck, self._path_demand, bottleneck_capacity)
         self._max_price = (
-            np.ones(num_demands) if is_dropped else 1 / np.maximum(demand_capacity, 1e-300)
+            np.ones(num_demands) if is_dropped else 1 / np.maximum(best_bottleneck, 1e-300)
         )
         ends = hose.pairs[self._demands]
         self._max_flow = np.minimum(
             self._limits[ends[:, 0]], self._limits[len(hose.out) + ends[:, 1]]
         )
+        # Optimal duals of the hose limits need not exceed the largest path price.
         self._max_dual = float(self._max_price.max(initial=0.0))
         # Number of variables of each block, in the order of the variables.
         num_limits = len(self._limits)
-        self._sizes = {
+        self._block_sizes = {
             "x": num_demands,
             "pi": num_demands,
             "y": len(self._capacity),
@@ -225,7 +231,7 @@ class _KktProgram:
         num_limits = len(self._limits)
         num_demands = len(self._demands)
         cost_by_block = {
-            **{name: np.zeros(size) for name, size in self._sizes.items()},
+            **{name: np.zeros(size) for name, size in self._block_sizes.items()},
             "a": -self._limits,
         }
         if self._is_dropped:
@@ -243,7 +249,7 @@ class _KktProgram:
         ]
         # z and v are binary.
         integrality = [
-            np.full(size, float(name in ("z", "v"))) for name, size in self._sizes.items()
+            np.full(size, float(name in ("z", "v"))) for name, size in self._block_sizes.items()
         ]
         return (
             np.concatenate(list(cost_by_block.values())),
@@ -279,41 +285,44 @@ class _KktProgram:
         constraints = [
             # pi is at most the price of each path.
             RangeConstraint(
-                self._rows(pi=path_demand_rows, y=-self._links_of_path), high=np.zeros(num_paths)
+                self._constraint_rows(pi=path_demand_rows, y=-self._links_of_path),
+                high=np.zeros(num_paths),
             ),
             # x is in the hose, and its dual is feasible.
-            RangeConstraint(self._rows(x=self._hose_rows), high=self._limits),
+            RangeConstraint(self._constraint_rows(x=self._hose_rows), high=self._limits),
             RangeConstraint(
-                self._rows(a=dual_sums, pi=-demand_identity), low=np.zeros(num_demands)
+                self._constraint_rows(a=dual_sums, pi=-demand_identity), low=np.zeros(num_demands)
             ),
             # x is 0, or its dual constraint is tight.
             RangeConstraint(
-                self._rows(x=demand_identity, z=-sp.diags_array(self._max_flow).tocsr()),
+                self._constraint_rows(x=demand_identity, z=-sp.diags_array(self._max_flow).tocsr()),
                 high=np.zeros(num_demands),
             ),
             RangeConstraint(
-                self._rows(
+                self._constraint_rows(
                     a=dual_sums, pi=-demand_identity, z=sp.diags_array(max_price_gap).tocsr()
                 ),
                 high=max_price_gap,
             ),
             # a is 0, or its limit is tight.
             RangeConstraint(
-                self._rows(a=limit_identity, v=-self._max_dual * limit_identity),
+                self._constraint_rows(a=limit_identity, v=-self._max_dual * limit_identity),
                 high=np.zeros(num_limits),
             ),
             RangeConstraint(
-                self._rows(x=-self._hose_rows, v=sp.diags_array(self._limits).tocsr()),
+                self._constraint_rows(x=-self._hose_rows, v=sp.diags_array(self._limits).tocsr()),
                 high=np.zeros(num_limits),
             ),
         ]
         # The prices are scaled: c'y = 1.
         if not self._is_dropped:
-            prices = sp.csr_array(self._capacity[None])
-            constraints.append(RangeConstraint(self._rows(y=prices), low=1.0, high=1.0))
+            capacity_row = sp.csr_array(self._capacity[None])
+            constraints.append(
+                RangeConstraint(self._constraint_rows(y=capacity_row), low=1.0, high=1.0)
+            )
         return constraints
 
-    def _rows(self, **blocks: sp.sparray) -> sp.csr_array:
+    def _constraint_rows(self, **blocks: sp.sparray) -> sp.csr_array:
         """Return constraint rows over all variables, 0 outside the given blocks.
 
         Args:
@@ -324,7 +333,7 @@ class _KktProgram:
             sp.hstack(
                 [
                     blocks.get(name, sp.csr_array((num_rows, size)))
-                    for name, size in self._sizes.items()
+                    for name, size in self._block_sizes.items()
                 ]
             )
         )

@@ -47,7 +47,7 @@ _MAX_ROUNDS = 60
 
 
 @kernel
-def _column_entries(
+def _compute_column_loads(
     head: IntArray,
     dags: Dags,
     source: IntArray,
@@ -150,7 +150,7 @@ class _Master:
             mids: (n,) midpoint of each column; the target itself for the shortest paths.
         """
         nodes = self.problem.num_nodes
-        # A column as one integer: demand * N + midpoint.
+        # A column as one integer, demand * N + midpoint; retain new ones, each once.
         existing = self.column_demand * nodes + self.column_mid
         keys, first = np.unique(
             np.asarray(demands, dtype=np.int64) * nodes + mids, return_index=True
@@ -162,23 +162,23 @@ class _Master:
         # Blocks of 2000 columns limit the memory of their dense entries (n, E).
         for begin in range(0, len(demands), 2000):
             block = slice(begin, begin + 2000)
-            dense = np.zeros((len(demands[block]), len(self.is_live)))
+            dense_entries = np.zeros((len(demands[block]), len(self.is_live)))
             problem = self.problem
-            d = demands[block]
-            _column_entries(
+            block_demands = demands[block]
+            _compute_column_loads(
                 problem.dag.links.head,
                 problem.dag.dags,
-                problem.source[d],
-                problem.target[d],
-                problem.demand[d],
+                problem.source[block_demands],
+                problem.target[block_demands],
+                problem.demand[block_demands],
                 mids[block],
                 problem.minimises_utilisation,
-                dense,
+                dense_entries,
             )
-            scaled = (dense * problem.inverse_capacity)[:, self.is_live] / self.unit
+            scaled_entries = (dense_entries * problem.inverse_capacity)[:, self.is_live] / self.unit
             # Remove rounding errors on links that both the list and the shortest paths use.
-            scaled[np.abs(scaled) < 1e-14] = 0
-            blocks.append(sp.csc_array(scaled.T))
+            scaled_entries[np.abs(scaled_entries) < 1e-14] = 0
+            blocks.append(sp.csc_array(scaled_entries.T))
         self.entries = sp.csc_array(sp.hstack(blocks))
         self.column_demand = np.concatenate([self.column_demand, demands])
         self.column_mid = np.concatenate([self.column_mid, mids])
@@ -199,21 +199,21 @@ class _Master:
         num_columns = len(self.column_demand)
         demands, demand_row = np.unique(self.column_demand, return_inverse=True)
         # Sums of shares, (demands with a column, C).
-        one_each = sp.csc_array(
+        share_sums = sp.csc_array(
             (np.ones(num_columns), (demand_row, np.arange(num_columns))),
             shape=(len(demands), num_columns),
         )
         shortest_path_utilisation = (self.shortest_path_load * self.problem.inverse_capacity)[
             self.is_live
         ] / self.unit
-        rows = sp.vstack([self.entries, one_each])
+        rows = sp.vstack([self.entries, share_sums])
         rhs = np.ones(len(shortest_path_utilisation) + len(demands))
         if self.problem.minimises_utilisation:
             # min theta s.t. utilisation of the shortest paths + moved utilisation <= theta
-            theta = sp.csc_array(
+            theta_column = sp.csc_array(
                 np.repeat([[-1.0], [0.0]], [len(shortest_path_utilisation), len(demands)], axis=0)
             )
-            rows = sp.hstack([rows, theta])
+            rows = sp.hstack([rows, theta_column])
             cost = np.append(np.zeros(num_columns), 1.0)
             rhs[: len(shortest_path_utilisation)] = -shortest_path_utilisation
         else:
@@ -221,10 +221,11 @@ class _Master:
             cost = -self.problem.demand[self.column_demand]
         # Interior points and a crossover take an eighth of the time of the simplex method on
         # networks with many ties.
-        at_most = sp.csr_array(rows), rhs
-        solution = solve_lp(cost, at_most, seconds=max(0.05, seconds), by_interior_points=True)
+        inequalities = sp.csr_array(rows), rhs
+        solution = solve_lp(cost, inequalities, seconds=max(0.05, seconds), by_interior_points=True)
         if solution.x is None or not solution.is_solved:
             return None
+        # Duals of the links' rows, then of the demands' rows.
         prices = np.zeros(len(self.is_live))
         demand_prices = np.zeros(len(self.problem.demand))
         prices[self.is_live], demand_prices[demands] = np.split(
@@ -256,6 +257,7 @@ class _Master:
         mid[:, 0] = self.problem.target
         mid[demands, slot] = self.column_mid[used_columns]
         slot_share[demands, slot] = share[used_columns]
+        # Rounding may make the shares of a demand exceed 1.
         slot_share /= np.maximum(1, slot_share.sum(1, keepdims=True))
         if self.problem.minimises_utilisation:
             slot_share[:, 0] = np.maximum(0, 1 - slot_share[:, 1:].sum(1))
@@ -328,7 +330,7 @@ class _DualBound:
 
 
 def _generate_columns(
-    master: _Master, duals: FloatArray, demand_prices: FloatArray, best: _DualBound
+    master: _Master, duals: FloatArray, demand_prices: FloatArray, dual_bound: _DualBound
 ) -> int:
     """Add the columns with the largest savings (reduced costs), and update the dual bound.
 
@@ -339,30 +341,31 @@ def _generate_columns(
         master: restricted master program, whose columns (demand, midpoint) are extended in place.
         duals: (E,) dual prices of the master's rows load / c.
         demand_prices: (D,) dual prices of the demands.
-        best: best dual bound, updated in place.
+        dual_bound: best dual bound, updated in place.
 
     Returns:
         the number of new columns.
     """
     problem = master.problem
+    # A bound improves upwards if theta is minimised (sign 1), downwards if the flow is maximised.
     sign = 1 if problem.minimises_utilisation else -1
     master_prices = duals * problem.inverse_capacity
-    for weight in (_MASTER_WEIGHT, 1.0):
+    for master_weight in (_MASTER_WEIGHT, 1.0):
         # Smoothed prices at a weight below 1; the master's own prices, without uniform ones, at 1.
         prices = _with_uniform_prices(
             problem,
-            weight * master_prices + (1 - weight) * best.prices,
-            0 if weight == 1 else _UNIFORM_WEIGHT,
+            master_weight * master_prices + (1 - master_weight) * dual_bound.prices,
+            0 if master_weight == 1 else _UNIFORM_WEIGHT,
         )
         # Cheapest midpoint of each demand, and the dual bound.
         segment_price = problem.segment_prices(prices)
         cheapest_mid, cost = problem.cheapest(segment_price)
         new_bound = problem.bound(prices, cost)
-        if sign * (new_bound - best.value) > 0:
-            best.value = new_bound
-            best.prices = prices
+        if sign * (new_bound - dual_bound.value) > 0:
+            dual_bound.value = new_bound
+            dual_bound.prices = prices
         num_added = _add_best_columns(
-            master, segment_price, cheapest_mid, cost, weight * demand_prices
+            master, segment_price, cheapest_mid, cost, master_weight * demand_prices
         )
         if num_added:
             return num_added
@@ -384,9 +387,10 @@ def _with_uniform_prices(
     """
     if not problem.minimises_utilisation:
         return prices
-    uniform = problem.inverse_capacity / max(1, int((problem.capacity > 0).sum()))
+    # Uniform prices value the whole capacity at 1; so do the given ones after the division.
+    uniform_prices = problem.inverse_capacity / max(1, int((problem.capacity > 0).sum()))
     total = (problem.capacity * prices).sum()
-    return (1 - uniform_weight) * prices / max(total, 1e-300) + uniform_weight * uniform
+    return (1 - uniform_weight) * prices / max(total, 1e-300) + uniform_weight * uniform_prices
 
 
 def _add_best_columns(
@@ -418,8 +422,8 @@ def _add_best_columns(
     )
     # An end of the demand is no midpoint.
     saving[(cheapest_mid == problem.target) | (cheapest_mid == problem.source)] = 0
-    added = np.argsort(-saving)[:_MAX_ADDED]
-    added = added[saving[added] > 1e-12 * max(float(saving.max()), 1e-300)]
+    added_demands = np.argsort(-saving)[:_MAX_ADDED]
+    added_demands = added_demands[saving[added_demands] > 1e-12 * max(float(saving.max()), 1e-300)]
     num_before = len(master.column_demand)
-    master.add(added, cheapest_mid[added])
+    master.add(added_demands, cheapest_mid[added_demands])
     return len(master.column_demand) - num_before

@@ -285,14 +285,14 @@ def solve_two_segments(
 
 
 def _limit_policies(
-    problem: SegmentProblem, result: SegmentResult, config: SegmentsConfig, deadline: Deadline
+    problem: SegmentProblem, split_result: SegmentResult, config: SegmentsConfig, deadline: Deadline
 ) -> tuple[_Routing, float]:
     """Return the routing with few policies if the settings limit their number, else that of the
     search.
 
     Args:
         problem: routing of one matrix over lists with at most one midpoint.
-        result: splits with any number of policies.
+        split_result: splits with any number of policies.
         config: the settings.
         deadline: time limit, after which the incumbent is returned.
 
@@ -300,26 +300,28 @@ def _limit_policies(
         the routing, and the utilisation within which policies were minimised, infinite if they were
         not.
     """
-    routing = _Routing(result.mid, result.share, result.value, result.bound)
+    routing = _Routing(split_result.mid, split_result.share, split_result.value, split_result.bound)
     max_utilisation = math.inf
     # Fewest policies within a utilisation (--fewest-policies or --target-utilisation).
     policy_limit = _policy_limit(config)
     if policy_limit is not None and not config.at_most:
         max_utilisation = policy_limit.utilisation_limit(
-            result.value, result.bound, "lists with one midpoint"
+            split_result.value, split_result.bound, "lists with one midpoint"
         )
-        few_policies: FewPolicies = fewest_policies(problem, result, max_utilisation, deadline)
+        few_policies: FewPolicies = fewest_policies(
+            problem, split_result, max_utilisation, deadline
+        )
         routing = _Routing(
             few_policies.mid,
             few_policies.share,
             few_policies.utilisation,
-            result.bound,
+            split_result.bound,
             float(few_policies.bound),
         )
     # Least utilisation with a limited number of policies.
     if config.at_most:
         few_policies, bound = least_utilisation(
-            problem, result, config.at_most, deadline, config.gap
+            problem, split_result, config.at_most, deadline, config.gap
         )
         routing = _Routing(few_policies.mid, few_policies.share, few_policies.utilisation, bound)
     return routing, max_utilisation
@@ -328,7 +330,7 @@ def _limit_policies(
 def _select_one_list(
     problem: SegmentProblem,
     result: SegmentResult,
-    split: _Routing,
+    split_routing: _Routing,
     max_utilisation: float,
     config: SegmentsConfig,
     deadline: Deadline,
@@ -339,7 +341,7 @@ def _select_one_list(
     Args:
         problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies.
-        split: splits from which the lists are rounded.
+        split_routing: splits from which the lists are rounded.
         max_utilisation: utilisation within which policies were minimised; infinite if they were
             not.
         config: the settings.
@@ -351,9 +353,9 @@ def _select_one_list(
     """
     # Rounding and local search, from the splits and from a solution that splits few demands.
     starts = (
-        [(split.mid, split.shares)]
+        [(split_routing.mid, split_routing.shares)]
         if math.isfinite(max_utilisation)
-        else [(split.mid, split.shares), _nearly_unsplit(problem, result, deadline)]
+        else [(split_routing.mid, split_routing.shares), _nearly_unsplit(problem, result, deadline)]
     )
     candidates: list[OneList] = [one_list(problem, *start, deadline) for start in starts]
     best = min(candidates, key=lambda candidate: candidate.utilisation)
@@ -362,8 +364,8 @@ def _select_one_list(
     value = best.utilisation
     # An integer program, unless policies were minimised, the gap is closed, or there are too many
     # demands.
-    is_integer_case = math.isinf(max_utilisation) and len(mid) <= _MAX_UNSPLIT
-    if is_integer_case and gap_between(value, result.bound, problem.sense) > config.gap:
+    tries_integer_program = math.isinf(max_utilisation) and len(mid) <= _MAX_UNSPLIT
+    if tries_integer_program and gap_between(value, result.bound, problem.sense) > config.gap:
         notify(
             f"one list per demand: utilisation {value:.6g} by local search; solving an integer "
             f"program for up to {_UNSPLIT_S:g} s"
@@ -371,7 +373,7 @@ def _select_one_list(
         integer_deadline = Deadline(time.perf_counter() + _UNSPLIT_S, deadline)
         mid, value = unsplit(problem, result, mid, integer_deadline, config.gap)
     # The bound on the number of policies holds only for lists within the utilisation.
-    policies_bound = split.policies_bound
+    policies_bound = split_routing.policies_bound
     if value > max_utilisation * (1 + TARGET_ROUNDING):
         policies_bound = math.nan
         if config.target_utilisation:
@@ -382,7 +384,9 @@ def _select_one_list(
             raise InputError.invalid(
                 "--one-list", "", problem_text, "drop --one-list, or raise --target-utilisation"
             )
-    return _Routing(mid, shares, value, split.bound, policies_bound, fractional=split.value)
+    return _Routing(
+        mid, shares, value, split_routing.bound, policies_bound, fractional=split_routing.value
+    )
 
 
 def _two_segment_report(
@@ -406,7 +410,9 @@ def _two_segment_report(
     policies = _with_algorithm(problem.policies(routing.mid, routing.shares), config)
     # Mean latency, weighted by the admitted volume.
     pairs = np.stack([problem.source, problem.target], 1)
-    admitted = problem.demand * (1.0 if problem.minimises_utilisation else routing.shares.sum(1))
+    admitted_demand = problem.demand * (
+        1.0 if problem.minimises_utilisation else routing.shares.sum(1)
+    )
     latency = IgpRouting(dag, pairs, policies).latency()
     return SegmentReport(
         topology=dag.topology,
@@ -421,7 +427,7 @@ def _two_segment_report(
         max_link_utilisation=problem.utilisation(load),
         demand=float(problem.demand.sum()),
         lost=unroutable,
-        latency_ms=float((admitted * latency).sum() / max(admitted.sum(), 1e-300)),
+        latency_ms=float((admitted_demand * latency).sum() / max(admitted_demand.sum(), 1e-300)),
         demands=len(problem.demand),
         policies_bound=routing.policies_bound,
         at_most=config.at_most,
@@ -485,8 +491,8 @@ def _nearly_unsplit(
         result: splits with any number of policies.
         deadline: time limit, after which the incumbent is returned.
     """
-    few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
-    return few.mid, few.share
+    few_policies = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
+    return few_policies.mid, few_policies.share
 
 
 def _ecmp_value(problem: SegmentProblem) -> float:
@@ -511,12 +517,12 @@ def _shortest_paths_only(problem: SegmentProblem, config: SegmentsConfig) -> Seg
         problem: routing of one matrix over lists with at most one midpoint.
         config: the settings.
     """
-    bounds = solve(problem, config.gap, max_iterations=0)
+    start_result = solve(problem, config.gap, max_iterations=0)
     mid, shares = problem.direct()
     value = _ecmp_value(problem)
     if not problem.minimises_utilisation:
         shares = shares * value / problem.demand.sum()
-    return dataclasses.replace(bounds, mid=mid, share=shares, value=value)
+    return dataclasses.replace(start_result, mid=mid, share=shares, value=value)
 
 
 # Gap to the bound over any paths above which that bound is tightened by a search.
@@ -624,11 +630,13 @@ def with_tighter_free_bound(
         return report
     notify(f"tightening the bound over any paths, for up to {_FREE_SEARCH_S:g} s")
     # Program of the demands that have a path.
+    # Reachability has the target first.
     has_path = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
     demand = np.where(has_path, traffic.read([config.index])[0], 0.0)
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(dag.topology, lists, Objective(config.objective), demand[None])
     bound = float(searched_free_bound(problem, _FREE_SEARCH_S))
+    # Sense: 1 for a maximum, whose bounds improve downwards; -1 for a minimum.
     sense = problem.objective.rules.sense
     if sense * bound >= sense * report.free_bound:
         return report
@@ -666,10 +674,10 @@ def _column_generation_report(
     has_path = lists.mask.any(1)
     # Mean latency, weighted by the carried volume.
     latency = IgpRouting(lists.dag, lists.pairs, policies).latency()
-    carried = np.where(np.isfinite(latency), demand * splits.sum(1), 0)
-    total_carried = float(carried.sum())
+    carried_demand = np.where(np.isfinite(latency), demand * splits.sum(1), 0)
+    total_carried = float(carried_demand.sum())
     mean_latency = (
-        float((carried * np.where(np.isfinite(latency), latency, 0)).sum() / total_carried)
+        float((carried_demand * np.where(np.isfinite(latency), latency, 0)).sum() / total_carried)
         if total_carried
         else math.nan
     )
@@ -889,14 +897,14 @@ def solve_static(
     instance = _StaticInstance.create(config, dag, traffic)
     failures = instance.failures
     shortest_path_utilisation = instance.utilisations()
-    first_matrices = worst_rows(shortest_path_utilisation, config.matrices)
+    first_matrix_indices = worst_rows(shortest_path_utilisation, config.matrices)
     # Demand without a path, under each failure.
     unroutable = instance.demand_without_path()
     if max(unroutable) > 0:
-        worst_failure = int(np.argmax(unroutable))
+        worst_failure_index = int(np.argmax(unroutable))
         under_failure = (
-            f" when {failures[worst_failure - 1].name} fails"
-            if worst_failure
+            f" when {failures[worst_failure_index - 1].name} fails"
+            if worst_failure_index
             else " without failure"
         )
         notify(
@@ -905,7 +913,7 @@ def solve_static(
         )
     # Optimise, and evaluate on all matrices.
     solution, num_exceeding = _optimise_all_matrices(
-        config, instance, first_matrices, deadline, notify, report
+        config, instance, first_matrix_indices, deadline, notify, report
     )
     solution = dataclasses.replace(
         solution,
@@ -913,11 +921,11 @@ def solve_static(
         value=float(solution.utilisation.max()),
         straight=float(shortest_path_utilisation.max()),
     )
-    worst = int(solution.utilisation.max(0).argmax())
+    worst_index = int(solution.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology,
         solution,
-        failures[worst - 1].name if worst else "",
+        failures[worst_index - 1].name if worst_index else "",
         len(failures),
         max(unroutable),
         solution.reached and not num_exceeding,
@@ -929,7 +937,7 @@ def solve_static(
 def _optimise_all_matrices(
     config: SegmentsOptions,
     instance: _StaticInstance,
-    matrices: Int64Array,
+    matrix_indices: Int64Array,
     deadline: Deadline,
     notify: Callable[[str], None],
     report: Callable[[int, float, float], None],
@@ -940,7 +948,7 @@ def _optimise_all_matrices(
     Args:
         config: the settings.
         instance: matrices and failures.
-        matrices: indices of the matrices of the first search.
+        matrix_indices: indices of the matrices of the first search.
         deadline: time limit, after which the incumbent is returned.
         notify: called when matrices are added.
         report: called after each round with its index, the incumbent's value and the bound.
@@ -954,7 +962,7 @@ def _optimise_all_matrices(
         solution = static_lists(
             instance.dags,
             pairs,
-            instance.traffic.read(matrices),
+            instance.traffic.read(matrix_indices),
             gap=config.gap,
             few=_policy_limit(config),
             one_list=config.one_list,
@@ -965,17 +973,25 @@ def _optimise_all_matrices(
         )
         # Evaluate on all matrices: which of the others exceed the result, or the target?
         utilisation = instance.utilisations(solution.policies)
-        max_utilisation = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
-        exceeding = np.setdiff1d(np.flatnonzero(utilisation.max(1) > max_utilisation), matrices)
-        if not len(exceeding) or deadline.is_over:
-            return dataclasses.replace(solution, utilisation=utilisation), len(exceeding)
+        allowed_utilisation = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
+        exceeding_matrices = np.setdiff1d(
+            np.flatnonzero(utilisation.max(1) > allowed_utilisation), matrix_indices
+        )
+        if not len(exceeding_matrices) or deadline.is_over:
+            return dataclasses.replace(solution, utilisation=utilisation), len(exceeding_matrices)
         # Add the worst of the matrices that exceed the result.
         notify(
-            f"{len(exceeding)} matrices outside the search exceed a utilisation of "
-            f"{100 * max_utilisation:.2f}%: adding the worst {min(len(exceeding), _MAX_ADDED)}"
+            f"{len(exceeding_matrices)} matrices outside the search exceed a utilisation of "
+            f"{100 * allowed_utilisation:.2f}%: adding the worst "
+            f"{min(len(exceeding_matrices), _MAX_ADDED)}"
         )
-        matrices = np.concatenate(
-            [matrices, exceeding[np.argsort(-utilisation.max(1)[exceeding])[:_MAX_ADDED]]]
+        matrix_indices = np.concatenate(
+            [
+                matrix_indices,
+                exceeding_matrices[
+                    np.argsort(-utilisation.max(1)[exceeding_matrices])[:_MAX_ADDED]
+                ],
+            ]
         )
 
 

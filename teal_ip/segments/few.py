@@ -32,9 +32,9 @@ FEW_GAP = 0.02
 # Target gap of the linear programs of a dive.
 DIVE_GAP = 1e-3
 # Number of utilisation limits at which the fewest policies are computed, for at most N policies.
-_TARGETS = 10
+_NUM_TARGETS = 10
 # A step of a dive fixes at least one in this many of the demands that move.
-_DIVES = 10
+_MOVING_PER_FIXED = 10
 # Distance of a share from 0 or 1 that counts as rounding.
 _INTEGRALITY_TOLERANCE = 1e-6
 # Integer programs: largest number of rounds with new rows, and time limit of a round, seconds.
@@ -99,38 +99,38 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
     """
     # (D,) 1 for demands without a fixed policy, 0 for the others; number of policies that may still
     # be fixed; and whether a demand (D,) must not have a policy.
-    counted = program.counted.copy()
+    is_counted = program.counted.copy()
     remaining_policies = program.policy_limit
     point = start
-    barred = np.zeros(master.num_demands, dtype=bool)
+    is_barred = np.zeros(master.num_demands, dtype=bool)
     while True:
         # Number of policies to fix in this step.
-        moved_share = np.where(counted > 0, point.moved, 0.0)
+        moved_share = np.where(is_counted > 0, point.moved, 0.0)
         num_moving = int(np.count_nonzero(moved_share))
         min_fixed = max(
             int(np.count_nonzero(moved_share >= 1 - _INTEGRALITY_TOLERANCE)),
             1,
-            num_moving // _DIVES,
+            num_moving // _MOVING_PER_FIXED,
         )
         num_fixed = min_fixed if min_fixed <= remaining_policies else int(remaining_policies)
         # No other demand moves, or N policies are fixed: finish, unless transit policies conflict;
         # then ban their columns and solve again.
         if not num_moving or not num_fixed:
-            conflicting = master.conflicts(point)
-            if not conflicting.any():
+            is_conflicting = master.conflicts(point)
+            if not is_conflicting.any():
                 return point
-            master.ban(point.demand[conflicting], point.mid[conflicting])
+            master.ban(point.demand[is_conflicting], point.mid[is_conflicting])
         else:
             # Fix the demands with the largest shares, and bar policies that exclude them.
-            fixed = master.largest_policies(moved_share, num_fixed)
-            counted[fixed] = 0.0
-            remaining_policies -= len(fixed)
-            barred |= master.scenarios.excluded(fixed)
+            fixed_demands = master.largest_policies(moved_share, num_fixed)
+            is_counted[fixed_demands] = 0.0
+            remaining_policies -= len(fixed_demands)
+            is_barred |= master.scenarios.excluded(fixed_demands)
         # Optimum with these fixed policies; the deadline ends the dive.
         next_point, _, _ = optimum(
             master,
             dataclasses.replace(
-                program, counted=counted, policy_limit=remaining_policies, barred=barred
+                program, counted=is_counted, policy_limit=remaining_policies, barred=is_barred
             ),
             DIVE_GAP,
             deadline,
@@ -165,16 +165,19 @@ def fewest(
     # The linear program gives the bound on the number, rounded up; a dive from its optimum gives a
     # point with few policies.
     program = Program(np.ones(master.num_demands), utilisation)
-    start, bound, rounds = optimum(master, program, gap, deadline)
+    relaxed_point, bound, rounds = optimum(master, program, gap, deadline)
     min_policies = float(max(0, math.ceil(bound - 1e-6)))
-    is_near = start is None or len(start.steered) <= min_policies * (1 + FEW_GAP)
+    is_near = relaxed_point is None or len(relaxed_point.steered) <= min_policies * (1 + FEW_GAP)
     few_policies_point = (
-        None if start is None or is_near else _dive(master, program, start, deadline)
+        None
+        if relaxed_point is None or is_near
+        else _dive(master, program, relaxed_point, deadline)
     )
     # Transit policies exclude each other, so the dive may fail: solve the integer program, too.
     if master.scenarios.is_transit and (
         few_policies_point is None or len(few_policies_point.steered) > min_policies * (1 + FEW_GAP)
     ):
+        # At most half of _INTEGER_S seconds if the dive has found a point.
         integer_deadline = (
             deadline
             if few_policies_point is None
@@ -188,7 +191,7 @@ def fewest(
         )
     installable = [
         point
-        for point in (start, few_policies_point)
+        for point in (relaxed_point, few_policies_point)
         if point is not None and master.can_be_installed(point)
     ]
     return installable, min_policies, rounds
@@ -197,7 +200,7 @@ def fewest(
 def at_most(
     master: Master,
     max_policies: int,
-    any_number: Point,
+    unrestricted_point: Point,
     gap: float,
     deadline: Deadline,
     report: Callable[[int, float, float], None] | None = None,
@@ -212,7 +215,7 @@ def at_most(
         master: restricted master program with generated rows (links) and columns (demand,
             midpoint), extended in place.
         max_policies: largest number of policies, N.
-        any_number: a point with any number of policies.
+        unrestricted_point: a point with any number of policies.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
         report: called after each round with its index, the incumbent's utilisation and the bound.
@@ -222,34 +225,47 @@ def at_most(
     """
     # Linear program: the bound, and the start of a dive.
     program = Program(np.ones(master.num_demands), policy_limit=float(max_policies))
-    start, bound, rounds = optimum(master, program, gap, deadline, report)
-    candidates = [None if start is None else _dive(master, program, start, deadline)]
+    relaxed_point, bound, rounds = optimum(master, program, gap, deadline, report)
+    candidates = [
+        None if relaxed_point is None else _dive(master, program, relaxed_point, deadline)
+    ]
     # The unrestricted point if it has few enough policies, else its N policies that move most.
-    any_number_fits = len(any_number.steered) <= max_policies and master.can_be_installed(
-        any_number
+    unrestricted_fits = len(unrestricted_point.steered) <= max_policies and master.can_be_installed(
+        unrestricted_point
     )
     candidates.append(
-        any_number if any_number_fits else _optimum_of_largest(master, any_number, max_policies)
+        unrestricted_point
+        if unrestricted_fits
+        else _optimum_of_largest(master, unrestricted_point, max_policies)
     )
-    best = best_installable(master, master.shortest_paths, *candidates)
+    incumbent = best_installable(master, master.shortest_paths, *candidates)
     # Transit policies exclude each other, so the dive may fail: solve the integer program, too.
-    if master.scenarios.is_transit and best.value > bound * (1 + max(gap, FEW_GAP)):
-        best = best_installable(
-            master, best, solve_integer_program(master, program, FEW_GAP, deadline)
+    if master.scenarios.is_transit and incumbent.value > bound * (1 + max(gap, FEW_GAP)):
+        incumbent = best_installable(
+            master, incumbent, solve_integer_program(master, program, FEW_GAP, deadline)
         )
-    best, target_rounds = _from_several_targets(master, max_policies, best, bound, gap, deadline)
+    incumbent, target_rounds = _from_several_targets(
+        master, max_policies, incumbent, bound, gap, deadline
+    )
     rounds += target_rounds
     # Very few policies: integer program with one list per demand, then splits over its policies.
-    is_small = max_policies <= _FEW_INTEGER and not master.scenarios.is_transit
-    if is_small and best.value > bound * (1 + max(gap, FEW_GAP)) and not deadline.is_over:
+    tries_integer_program = max_policies <= _FEW_INTEGER and not master.scenarios.is_transit
+    if (
+        tries_integer_program
+        and incumbent.value > bound * (1 + max(gap, FEW_GAP))
+        and not deadline.is_over
+    ):
         integer_deadline = Deadline(time.perf_counter() + _INTEGER_S / 4, deadline)
         unsplit_point = one_list_each(
             master, max_policies, master.shortest_paths, gap, integer_deadline
         )
-        best = best_installable(
-            master, best, unsplit_point, _optimum_of_largest(master, unsplit_point, max_policies)
+        incumbent = best_installable(
+            master,
+            incumbent,
+            unsplit_point,
+            _optimum_of_largest(master, unsplit_point, max_policies),
         )
-    return best, min(bound, best.value), rounds
+    return incumbent, min(bound, incumbent.value), rounds
 
 
 def _from_several_targets(
@@ -258,8 +274,8 @@ def _from_several_targets(
     """Search for a lower utilisation with at most N policies, which are taken from solutions of
     fewest policies at several utilisation limits (heuristic).
 
-    For each of _TARGETS limits between the bound and the start, compute the fewest policies, retain
-    the N that move most, and minimise the utilisation with them.
+    For each of _NUM_TARGETS limits between the bound and the start, compute the fewest policies,
+    retain the N that move most, and minimise the utilisation with them.
 
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
@@ -273,26 +289,28 @@ def _from_several_targets(
     Returns:
         the incumbent, and the number of rounds.
     """
-    best = start
+    incumbent = start
     rounds = 0
-    counted = np.ones(master.num_demands)
-    for index in range(_TARGETS):
+    is_counted = np.ones(master.num_demands)
+    for index in range(_NUM_TARGETS):
         # Utilisation limits, the lowest one (the bound) first; stop at limits above the incumbent.
-        target = bound + (start.value - bound) * index / _TARGETS
-        if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
+        target = bound + (start.value - bound) * index / _NUM_TARGETS
+        if incumbent.value <= max(target, bound * (1 + gap)) or deadline.is_over:
             break
         # Fewest policies within the limit.
         target_point, _, target_rounds = optimum(
-            master, Program(counted, target), FEW_GAP, deadline
+            master, Program(is_counted, target), FEW_GAP, deadline
         )
         # Least utilisation with the N of these policies that move most.
         program_of_largest = master.program_of_largest(
-            best if target_point is None else target_point, max_policies
+            incumbent if target_point is None else target_point, max_policies
         )
-        freed_point, _, freed_rounds = optimum(master, program_of_largest, DIVE_GAP, deadline)
-        rounds += target_rounds + freed_rounds
-        best = best_installable(master, best, freed_point)
-    return best, rounds
+        restricted_point, _, restricted_rounds = optimum(
+            master, program_of_largest, DIVE_GAP, deadline
+        )
+        rounds += target_rounds + restricted_rounds
+        incumbent = best_installable(master, incumbent, restricted_point)
+    return incumbent, rounds
 
 
 def one_list_each(
@@ -313,10 +331,10 @@ def one_list_each(
         deadline: time limit, after which the incumbent is returned.
     """
     is_split = bool(((start.share > 0) & (start.share < 1)).any())
-    best = master.shortest_paths if is_split else start
+    incumbent = master.shortest_paths if is_split else start
     program = Program(np.ones(master.num_demands), policy_limit=max_policies)
     return best_installable(
-        master, best, solve_integer_program(master, program, gap, deadline, one_list=True)
+        master, incumbent, solve_integer_program(master, program, gap, deadline, one_list=True)
     )
 
 
@@ -344,8 +362,9 @@ def solve_integer_program(
     """
     _add_promising_columns(master, program, deadline)
     model = _IntegerModel(master, program, one_list=one_list)
+    # Used only if there is a limit.
     max_utilisation = program.utilisation_limit or 0.0
-    best: Point | None = None
+    incumbent: Point | None = None
     for _ in range(_MAX_INTEGER_ROUNDS):
         shares = model.solve(gap, deadline)
         if shares is None:
@@ -355,18 +374,20 @@ def solve_integer_program(
         num_rows_before = model.num_generated_rows
         model.add_violated_rows(point)
         # Incumbent: least utilisation, then fewest policies, among installable points.
-        is_better = best is None or (point.value, len(point.steered)) < (
-            best.value,
-            len(best.steered),
+        is_better = incumbent is None or (point.value, len(point.steered)) < (
+            incumbent.value,
+            len(incumbent.steered),
         )
         is_within = program.utilisation_limit is None or point.value <= max_utilisation * (
             1 + TARGET_ROUNDING
         )
-        best = point if is_better and is_within and master.can_be_installed(point) else best
+        incumbent = (
+            point if is_better and is_within and master.can_be_installed(point) else incumbent
+        )
         # No violated constraint: the point is optimal over the columns.
         if model.num_generated_rows == num_rows_before or deadline.is_over:
             break
-    return best
+    return incumbent
 
 
 def _add_promising_columns(master: Master, program: Program, deadline: Deadline) -> None:
@@ -378,13 +399,13 @@ def _add_promising_columns(master: Master, program: Program, deadline: Deadline)
         program: supplies the limit on the number of policies, and the demands that count.
         deadline: time limit.
     """
-    relaxed = master.solve(
+    relaxed_point = master.solve(
         dataclasses.replace(program, utilisation_limit=None), deadline.remaining_s
     )
-    if relaxed is not None:
+    if relaxed_point is not None:
         master.add_columns(
             *master.scenarios.most_saving_columns(
-                master.link_prices(relaxed.prices), _INTEGER_COLUMNS, deadline
+                master.link_prices(relaxed_point.prices), _INTEGER_COLUMNS, deadline
             )
         )
 
@@ -410,12 +431,12 @@ class _IntegerModel:
         self._program = program
         self._one_list = one_list
         self._minimises_utilisation = program.utilisation_limit is None
-        self._demands = master.column_demand
-        self._mid = master.column_mid
+        self._column_demand = master.column_demand
+        self._column_mid = master.column_mid
         # Demands (P,) that have a column, and the index among them of each column (C,).
-        self._policies, policy_index = np.unique(self._demands, return_inverse=True)
-        self._num_columns = len(self._demands)
-        num_policies = len(self._policies)
+        self._policy_demands, policy_index = np.unique(self._column_demand, return_inverse=True)
+        self._num_columns = len(self._column_demand)
+        num_policies = len(self._policy_demands)
         self._num_variables = self._num_columns + num_policies + 1
         # Pairs of variable indices whose sum is at most 1.
         self._excluding_pairs: set[tuple[int, int]] = set()
@@ -458,7 +479,7 @@ class _IntegerModel:
             policy_index: (C,) index of the policy of each column.
         """
         num_columns = self._num_columns
-        num_policies = len(self._policies)
+        num_policies = len(self._policy_demands)
         # Shares move only if their policy exists.
         shares_of_policies = sp.csr_array(
             (np.ones(num_columns), (policy_index, np.arange(num_columns))),
@@ -467,7 +488,7 @@ class _IntegerModel:
         empty_column = sp.csr_array((num_policies, 1))
         policy_rows = sp.hstack([shares_of_policies, -sp.eye_array(num_policies), empty_column])
         # Sets of policies of which at most one can be installed.
-        share_sums = self._master.scenarios.share_sum_rows(self._policies)
+        share_sums = self._master.scenarios.share_sum_rows(self._policy_demands)
         exclusion_rows = sp.hstack(
             [
                 sp.csr_array((share_sums.shape[0], num_columns)),
@@ -548,18 +569,20 @@ class _IntegerModel:
             shares: (C,) shares; tiny ones are rounded to 0, all of them to integers without splits,
                 and those of a demand are scaled down to a sum of 1.
         """
-        demands = self._demands
+        demands = self._column_demand
         share = np.where(shares > _INTEGRALITY_TOLERANCE, shares, 0.0)
         share = np.round(share) if self._one_list else share
         total = np.bincount(demands, share, minlength=self._master.num_demands)
-        return self._master.point(demands, self._mid, share / np.maximum(1.0, total)[demands])
+        return self._master.point(
+            demands, self._column_mid, share / np.maximum(1.0, total)[demands]
+        )
 
     def add_violated_rows(self, point: Point) -> None:
         """Add the constraints that a point violates: its most utilised links as rows of the master,
         and pairs of variables in use that exclude each other.
         """
         self._master.add_rows(most_utilised(point.utilisation, self._program.utilisation_limit))
-        self._excluding_pairs |= _excluding_pairs(self._master, point, self._policies)
+        self._excluding_pairs |= _excluding_pairs(self._master, point, self._policy_demands)
 
 
 def _excluding_pairs(master: Master, point: Point, policies: Int64Array) -> set[tuple[int, int]]:
@@ -575,24 +598,26 @@ def _excluding_pairs(master: Master, point: Point, policies: Int64Array) -> set[
     num_columns = len(point.demand)
     steered = point.steered
     pairs = set[tuple[int, int]]()
+    # Index of the variable of each policy in use.
     policy_variable = {d: num_columns + int(np.searchsorted(policies, d)) for d in steered.tolist()}
     # Policies that exclude each other.
     for d in steered.tolist():
         excluded_policies = steered[master.scenarios.excluded(np.array([d]))[steered]].tolist()
         pairs |= {
             (
-                min(policy_variable[d], policy_variable[e]),
-                max(policy_variable[d], policy_variable[e]),
+                min(policy_variable[d], policy_variable[other_demand]),
+                max(policy_variable[d], policy_variable[other_demand]),
             )
-            for e in excluded_policies
+            for other_demand in excluded_policies
         }
     # Columns whose traffic another policy captures.
     for column in np.flatnonzero(master.conflicts(point)).tolist():
-        for e in steered.tolist():
+        for other_demand in steered.tolist():
+            # The second column only supplies its policy: its own midpoint does not matter.
             if master.scenarios.conflicting(
-                np.array([point.demand[column], e]), np.array([point.mid[column]] * 2)
+                np.array([point.demand[column], other_demand]), np.array([point.mid[column]] * 2)
             )[0]:
-                pairs.add((column, policy_variable[e]))
+                pairs.add((column, policy_variable[other_demand]))
     return pairs
 
 

@@ -18,17 +18,17 @@ from teal.runtime.parallel import kernel, partitioned_kernel
 OPERATIONS_PER_SLOT = 20
 
 
-def grouped(node: IntArray, nodes: int) -> tuple[IntArray, IntArray]:
+def grouped(node: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
     """Group demands by a node of each, in CSR form.
 
     Args:
         node: (D,) source, or target, of each demand.
-        nodes: number of nodes, N.
+        num_nodes: number of nodes, N.
 
     Returns:
         ptr (N + 1,) and order (D,): the demands of node n are order[ptr[n]:ptr[n + 1]].
     """
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(node, minlength=nodes))]).astype(np.int32)
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(node, minlength=num_nodes))]).astype(np.int32)
     return ptr, np.argsort(node, kind="stable").astype(np.int32)
 
 
@@ -168,8 +168,8 @@ def _project(share: FloatArray, count: int, sums_to_one: bool) -> None:
         for k in range(count):
             share[k] = max(0.0, share[k])
         return
-    # Michelot's algorithm: the threshold of the entries that stay positive, until their set is
-    # constant.
+    # Michelot's algorithm: threshold (sum - 1) / number of the entries that stay positive, until
+    # their set is constant.
     num_positive = count
     excess = -1.0
     for k in range(count):
@@ -177,16 +177,16 @@ def _project(share: FloatArray, count: int, sums_to_one: bool) -> None:
     threshold = excess / num_positive
     while True:
         new_num_positive = 0
-        new_sum = -1.0
+        new_excess = -1.0
         for k in range(count):
             if share[k] > threshold:
                 new_num_positive += 1
-                new_sum += share[k]
+                new_excess += share[k]
         # Stop when no entry was dropped.  Rounding may bring an entry back, hence ">=".
         if new_num_positive >= num_positive or new_num_positive == 0:
             break
         num_positive = new_num_positive
-        threshold = new_sum / num_positive
+        threshold = new_excess / num_positive
     for k in range(count):
         share[k] = max(0.0, share[k] - threshold)
 
@@ -236,25 +236,25 @@ def step(
     slots = mid.shape[1]
     for s in range(begin, end):
         # (K,) new split ratios of one demand, x'.
-        new = np.empty(slots)
+        new_share = np.empty(slots)
         for i in range(ptr[s], ptr[s + 1]):
             d = order[i]
-            t, size, count = target[d], tau[d] / omega, 0
+            t, step_size, num_used = target[d], tau[d] / omega, 0
             # Gradient step.
             for k in range(slots):
                 m = mid[d, k]
                 if m < 0:
                     break
-                new[k] = share[d, k] + size * (
+                new_share[k] = share[d, k] + step_size * (
                     flow_value - price_by_source[s, m] - segment_price[t, m]
                 )
-                count += 1
+                num_used += 1
             # Projection, extrapolation and running sum.
-            _project(new, count, flow_value == 0.0)
-            for k in range(count):
-                extrapolated[d, k] = 2 * new[k] - share[d, k]
-                share[d, k] = new[k]
-                share_total[d, k] += new[k]
+            _project(new_share, num_used, flow_value == 0.0)
+            for k in range(num_used):
+                extrapolated[d, k] = 2 * new_share[k] - share[d, k]
+                share[d, k] = new_share[k]
+                share_total[d, k] += new_share[k]
 
 
 @partitioned_kernel("cheapest_mid")
@@ -294,7 +294,7 @@ def take_midpoints(
     for d in range(begin, end):
         s, t, m = source[d], target[d], cheapest_mid[d]
         # Cheapest stored list, first free slot, and least used slot.
-        is_stored, min_cost, free_slot, least_used = False, np.inf, -1, -1
+        is_stored, min_cost, free_slot, least_used_slot = False, np.inf, -1, -1
         for k in range(slots):
             if mid[d, k] < 0:
                 free_slot = k
@@ -303,15 +303,15 @@ def take_midpoints(
                 is_stored = True
                 break
             min_cost = min(min_cost, price_by_source[s, mid[d, k]] + segment_price[t, mid[d, k]])
-            if k > 0 and (least_used < 0 or average[d, k] < average[d, least_used]):
-                least_used = k
+            if k > 0 and (least_used_slot < 0 or average[d, k] < average[d, least_used_slot]):
+                least_used_slot = k
         # Nothing to add: stored already, the source itself, or not cheaper beyond rounding.
         if is_stored or m == s or cheapest_cost[d] >= min_cost * (1 - 1e-9):
             continue
         if free_slot >= 0:
             mid[d, free_slot], share[d, free_slot], average[d, free_slot] = m, 0.0, 0.0
-        elif least_used >= 0:
-            mid[d, least_used] = m
+        elif least_used_slot >= 0:
+            mid[d, least_used_slot] = m
 
 
 @kernel

@@ -63,17 +63,19 @@ def one_list(
     begin = time.perf_counter()
     # Rounding: midpoint (D,) of the slot with the largest split ratio.
     largest_slot = np.where(mid >= 0, share, -1).argmax(1)
-    current = np.ascontiguousarray(mid[np.arange(len(mid)), largest_slot])
+    current_mid = np.ascontiguousarray(mid[np.arange(len(mid)), largest_slot])
     ones = np.ones((len(mid), 1))
-    rounded = problem.utilisation(problem.loads(np.ascontiguousarray(current[:, None]), ones))
-    incumbent = current.copy()
-    incumbent_value = rounded
+    rounded_utilisation = problem.utilisation(
+        problem.loads(np.ascontiguousarray(current_mid[:, None]), ones)
+    )
+    best_mid = current_mid.copy()
+    incumbent_value = rounded_utilisation
     total_moves = 0
-    # Local search, one phase per power; it changes ``current`` (D,) and ``load`` (E,) in place.
+    # Local search, one phase per power; it changes the midpoints (D,) and the loads (E,) in place.
     for power in _POWERS:
         if deadline.is_over:
             break
-        load = problem.loads(np.ascontiguousarray(current[:, None]), ones)
+        load = problem.loads(np.ascontiguousarray(current_mid[:, None]), ones)
         links = problem.dag.links
         dags = problem.dag.dags
         while total_moves < _MAX_MOVES and not deadline.is_over:
@@ -86,7 +88,7 @@ def one_list(
                 problem.demand,
                 problem.inverse_capacity,
                 power,
-                current,
+                current_mid,
                 load,
                 200,
             )
@@ -94,17 +96,20 @@ def one_list(
             # Incumbent: a move lowers the sum of powers, but may raise the largest utilisation.
             value = problem.utilisation(load)
             if value < incumbent_value:
-                incumbent = current.copy()
+                best_mid = current_mid.copy()
                 incumbent_value = value
+            # Fewer moves than allowed: no move improves at this power.
             if num_moves < 200:
                 break
-    incumbent_mid = np.ascontiguousarray(incumbent[:, None])
+    incumbent_mid = np.ascontiguousarray(best_mid[:, None])
     utilisation = problem.utilisation(problem.loads(incumbent_mid, ones))
-    return OneList(incumbent_mid, utilisation, rounded, total_moves, time.perf_counter() - begin)
+    return OneList(
+        incumbent_mid, utilisation, rounded_utilisation, total_moves, time.perf_counter() - begin
+    )
 
 
 @inner_kernel
-def _move_load(head, dags, source, target, mid, amount, volume, load):  # type: ignore[no-untyped-def]
+def _add_list_load(head, dags, source, target, mid, amount, volume, load):  # type: ignore[no-untyped-def]
     """Add the load of ``amount`` Gbit/s from a source via a midpoint to a target.
 
     Args:
@@ -166,8 +171,8 @@ def _improve(  # type: ignore[no-untyped-def]
     segment_price = np.empty((nodes, nodes))
     # (E,) link prices, and 1 for the most utilised link, else 0.
     price = np.empty(links)
-    indicator = np.zeros(links)
-    # (N,) scratch memory of _move_load, and (E,) link loads after a move that is tried.
+    busiest_indicator = np.zeros(links)
+    # (N,) scratch memory of _add_list_load, and (E,) link loads after a move that is tried.
     volume = np.empty(nodes)
     trial_load = np.empty(links)
     # (D,) Gbit/s of each demand on the most utilised link.
@@ -175,25 +180,29 @@ def _improve(  # type: ignore[no-untyped-def]
     num_moves = 0
     while num_moves < max_moves:
         # Most utilised link.
-        busiest = 0
+        busiest_link = 0
         max_utilisation = 0.0
         for e in range(links):
             if load[e] * inverse_capacity[e] > max_utilisation:
-                busiest = e
+                busiest_link = e
                 max_utilisation = load[e] * inverse_capacity[e]
         if max_utilisation <= 0:
             return num_moves
         # Objective, and link prices: its gradient, and a small part of 1 / c against ties.
         current_power_sum = 0.0
         for e in range(links):
-            u = load[e] * inverse_capacity[e] / max_utilisation
-            price[e] = u ** (power - 1) * inverse_capacity[e] + 1e-9 * inverse_capacity[e]
-            current_power_sum += u**power
+            # Utilisation over the largest one, at most 1, so that its powers do not overflow.
+            relative_utilisation = load[e] * inverse_capacity[e] / max_utilisation
+            price[e] = (
+                relative_utilisation ** (power - 1) * inverse_capacity[e]
+                + 1e-9 * inverse_capacity[e]
+            )
+            current_power_sum += relative_utilisation**power
         # Price of each segment, and its share on the most utilised link.
-        indicator[:] = 0.0
-        indicator[busiest] = 1.0
+        busiest_indicator[:] = 0.0
+        busiest_indicator[busiest_link] = 1.0
         for t in range(nodes):
-            ecmp_path_sums(t, head, dags, indicator, busiest_share[t])
+            ecmp_path_sums(t, head, dags, busiest_indicator, busiest_share[t])
             ecmp_path_sums(t, head, dags, price, segment_price[t])
         for d in range(demands):
             m = midpoint[d]
@@ -220,8 +229,8 @@ def _improve(  # type: ignore[no-untyped-def]
                 continue
             # Objective after the move.
             trial_load[:] = load
-            _move_load(head, dags, s, t, midpoint[d], -demand[d], volume, trial_load)
-            _move_load(head, dags, s, t, new_mid, demand[d], volume, trial_load)
+            _add_list_load(head, dags, s, t, midpoint[d], -demand[d], volume, trial_load)
+            _add_list_load(head, dags, s, t, new_mid, demand[d], volume, trial_load)
             power_sum = 0.0
             for e in range(links):
                 power_sum += (
@@ -233,8 +242,8 @@ def _improve(  # type: ignore[no-untyped-def]
             return num_moves
         # Make the best move; rounding may leave loads below 0.
         d = best_demand
-        _move_load(head, dags, source[d], target[d], midpoint[d], -demand[d], volume, load)
-        _move_load(head, dags, source[d], target[d], best_mid, demand[d], volume, load)
+        _add_list_load(head, dags, source[d], target[d], midpoint[d], -demand[d], volume, load)
+        _add_list_load(head, dags, source[d], target[d], best_mid, demand[d], volume, load)
         for e in range(links):
             load[e] = max(0.0, load[e])
         midpoint[d] = best_mid

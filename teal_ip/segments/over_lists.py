@@ -51,11 +51,11 @@ from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
 from teal_ip.segments.search import solve as solve_two_segments
 
 # Relative saving that a list with one more segment must have to replace the shorter list.
-_TIE = 1e-9
+_MIN_SAVING = 1e-9
 # Instead of the link index of an adjacency segment: the level adds no segment to the list.
-_NO_STEP = -2
+_NO_SEGMENT = -2
 # Instead of the link index of an adjacency segment: a node segment, on the IGP's shortest paths.
-_NODE = -1
+_NODE_SEGMENT = -1
 
 
 @partitioned_kernel("old_cost")
@@ -88,14 +88,14 @@ def _extend(  # type: ignore[no-untyped-def]
         old_cost: (N, N) least cost with one segment less, source first.
         new_cost: (N, N) output, least cost, source first.
         from_node: (N, N) output, node where the last segment starts; undefined without a new one.
-        by_link: (N, N) output, link of an adjacency segment; _NODE for a node segment, _NO_STEP if
+        by_link: (N, N) output, link of an adjacency segment; _NODE_SEGMENT for a node segment, _NO_SEGMENT if
             the list has no new segment.
     """
     nodes = len(old_cost)
     for s in range(begin, end):
         # The list without a new segment.
         new_cost[s, :] = old_cost[s, :]
-        by_link[s, :] = _NO_STEP
+        by_link[s, :] = _NO_SEGMENT
         # A new node segment, from u to v.
         for u in range(nodes):
             cost_to_node = old_cost[s, u]
@@ -103,15 +103,15 @@ def _extend(  # type: ignore[no-untyped-def]
                 continue
             for v in range(nodes):
                 cost = cost_to_node + segment_price[u, v]
-                if cost < new_cost[s, v] - _TIE * cost:
+                if cost < new_cost[s, v] - _MIN_SAVING * cost:
                     new_cost[s, v] = cost
                     from_node[s, v] = u
-                    by_link[s, v] = _NODE
+                    by_link[s, v] = _NODE_SEGMENT
         # A new adjacency segment, over link e.
         if allows_adjacency:
             for e in range(len(tail)):
                 cost = old_cost[s, tail[e]] + link_price[e]
-                if cost < new_cost[s, head[e]] - _TIE * cost:
+                if cost < new_cost[s, head[e]] - _MIN_SAVING * cost:
                     new_cost[s, head[e]] = cost
                     from_node[s, head[e]] = tail[e]
                     by_link[s, head[e]] = e
@@ -127,7 +127,7 @@ def _trace_back(source, target, from_node, by_link, stop, link) -> None:  # type
         source: source of the demand.
         target: target of the demand.
         from_node: (L, N, N) node where the last segment starts, per level, source first.
-        by_link: (L, N, N) link of the last segment; _NODE for a node segment, _NO_STEP for none.
+        by_link: (L, N, N) link of the last segment; _NODE_SEGMENT for a node segment, _NO_SEGMENT for none.
         stop: (M,) output, stops in order; entries behind the last stop are not written.
         link: (M,) output, link by which each stop is reached; -1 for shortest paths.
     """
@@ -136,8 +136,9 @@ def _trace_back(source, target, from_node, by_link, stop, link) -> None:  # type
     count = 0
     while level >= 0 and node != source:
         segment_link = by_link[level, source, node]
-        if segment_link != _NO_STEP:
-            if not (segment_link == _NODE and node == target and count == 0):
+        if segment_link != _NO_SEGMENT:
+            # The list ends at the target anyway, so a last node segment to it needs no stop.
+            if not (segment_link == _NODE_SEGMENT and node == target and count == 0):
                 stop[count] = node
                 link[count] = segment_link
                 count += 1
@@ -155,7 +156,7 @@ def _trace_back_all(begin, end, pairs, from_node, by_link, stop, link) -> None: 
     Args:
         pairs: (D, 2) source and target.
         from_node: (L, N, N) node where the last segment starts, per level, source first.
-        by_link: (L, N, N) link of the last segment; _NODE for a node segment, _NO_STEP for none.
+        by_link: (L, N, N) link of the last segment; _NODE_SEGMENT for a node segment, _NO_SEGMENT for none.
         stop: (D, M) output, stops of each list; entries behind the last stop are not written.
         link: (D, M) output, link by which each stop is reached; -1 for shortest paths.
     """
@@ -319,20 +320,21 @@ def solve_over_lists(
         )
         # Pricing: the cheapest list of each demand under the prices.
         prices = _all_prices(problem, solution)
-        extended = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
+        extended_lists = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
         # Value, and bound over all lists: the new lists have splits of 0.  The solve time, 0 here,
         # is set at the end.
         padded_splits = torch.nn.functional.pad(
-            solution.splits, (0, extended.num_paths - lists.num_paths)
+            solution.splits, (0, extended_lists.num_paths - lists.num_paths)
         )
         allocation = Allocation.of_batch(
             padded_splits, solution.prices, 0.0, solution.program_prices
         )
-        allocation = dataclasses.replace(allocation, paths=extended)
+        allocation = dataclasses.replace(allocation, paths=extended_lists)
         assessment = assess(problem, allocation)
+        # Keep the best bound of all rounds; a sequence of programs has a bound for each program.
         if not problem.objective.rules.is_sequence:
             best_bound = _best_bound(
-                problem.with_paths(extended), assessment, solution.prices, best_bound
+                problem.with_paths(extended_lists), assessment, solution.prices, best_bound
             )
             assessment = dataclasses.replace(
                 assessment,
@@ -342,11 +344,11 @@ def solve_over_lists(
         # Incumbent: the widest gap of the matrices counts.
         largest_gap = float(assessment.gap.max())
         if incumbent is None or largest_gap < incumbent[0]:
-            incumbent = largest_gap, problem.with_paths(extended), allocation, assessment
+            incumbent = largest_gap, problem.with_paths(extended_lists), allocation, assessment
         if report is not None:
             report(num_rounds, incumbent[0])
         # Stop: gap closed, time or rounds used up, or no list prices out at the final target.
-        has_new_list = bool(extended.mask.sum() > lists.mask.sum())
+        has_new_list = bool(extended_lists.mask.sum() > lists.mask.sum())
         if (
             incumbent[0] <= gap
             or time_limit.is_over
@@ -357,7 +359,7 @@ def solve_over_lists(
         # The next round solves to half of the present gap, or beyond the final one if no new list
         # was found; unused lists are pruned.
         target_gap = largest_gap if has_new_list else gap / 2
-        lists = _prune(extended, padded_splits, lists.num_paths)
+        lists = _prune(extended_lists, padded_splits, lists.num_paths)
     largest_gap, best_problem, allocation, assessment = incumbent
     elapsed_s = time.perf_counter() - begin
     matrix_s = elapsed_s / problem.batch
@@ -402,11 +404,14 @@ def free_bound(problem: Problem, prices: Tensor) -> Tensor:
         prices: (B, E) link prices.
     """
     prices = finite_prices(prices)
+    # Uniform prices: proportional to 1 / c, with the same total value of capacity.
     num_live = (problem.capacity > 0).sum(1).clamp(min=1)
-    uniform = (problem.capacity_value(prices) / num_live)[:, None] * problem.inverse_capacity
+    uniform_prices = (problem.capacity_value(prices) / num_live)[:, None] * problem.inverse_capacity
     bounds = torch.stack(
         [
-            all_paths_bound(problem, (1 - uniform_weight) * prices + uniform_weight * uniform)
+            all_paths_bound(
+                problem, (1 - uniform_weight) * prices + uniform_weight * uniform_prices
+            )
             for uniform_weight in UNIFORM_WEIGHTS
         ]
     )
@@ -456,17 +461,19 @@ def _first_lists(
     )
     demand = problem.demand[0].cpu().numpy()
     try:
-        program = SegmentProblem.of(
+        two_segment_problem = SegmentProblem.of(
             lists.dag, lists.pairs, demand, minimises_utilisation=minimises_utilisation
         )
     except InputError:
         # No routable demand.
         return lists
     # Two-segment solution; its program merges demands of equal pairs.
-    two_segment = solve_two_segments(program, _FIRST_GAP / 4, deadline)
+    two_segment = solve_two_segments(two_segment_problem, _FIRST_GAP / 4, deadline)
     row_by_pair = {
         (int(s), int(t)): i
-        for i, (s, t) in enumerate(zip(program.source, program.target, strict=True))
+        for i, (s, t) in enumerate(
+            zip(two_segment_problem.source, two_segment_problem.target, strict=True)
+        )
     }
     # Row (D,) of each demand in that solution; -1 for none.
     row_index = np.array([row_by_pair.get((int(s), int(t)), -1) for s, t in lists.pairs])
@@ -495,6 +502,7 @@ def _all_prices(problem: Problem, result: SolveResult) -> FloatArray:
     rows = result.prices
     if result.program_prices is not None:
         rows = torch.cat([rows, result.program_prices.prices.flatten(0, 1)])
+    # A path costs its prices and the costs of its links.
     rows = finite_prices(rows).cpu() + problem.link_cost.cpu()
     return np.unique(rows.numpy(), axis=0)
 
@@ -511,7 +519,8 @@ def _prune(lists: CandidateLists, splits: Tensor, num_old: int) -> CandidateList
     """
     if lists.num_paths <= _MAX_LISTS:
         return lists.select(lists.mask)
-    retained = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
-    retained[:, 0] = True
-    retained[:, num_old:] = True
-    return lists.select(retained)
+    # Lists with a share in some matrix, the shortest paths, and the lists of the last round.
+    is_retained = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
+    is_retained[:, 0] = True
+    is_retained[:, num_old:] = True
+    return lists.select(is_retained)

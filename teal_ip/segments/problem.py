@@ -55,9 +55,11 @@ def require_target(target: float, value: float, bound: float, lists: str) -> Non
         )
         raise InputError.invalid("--target-utilisation", "", problem, "raise the target")
     if value > target * (1 + TARGET_ROUNDING):
-        reached = math.ceil(value * 1e5) / 1e5
+        # Rounded up, so that the utilisation in the message is really reached.
+        reached_utilisation = math.ceil(value * 1e5) / 1e5
         problem = (
-            f"{target:g} was not reached: the best utilisation is {reached:g}, the lower bound "
+            f"{target:g} was not reached: the best utilisation is {reached_utilisation:g}, the "
+            "lower bound "
             f"{rounding.at_least(bound)}"
         )
         remedy = "raise the target, or the time limit (--deadline)"
@@ -190,11 +192,11 @@ class SegmentProblem:
         """
         # First segments have their begin first, the source; last segments have their end first.
         nodes = self.num_nodes
-        first, last = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
+        first_volume, last_volume = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
         with threads_for(OPERATIONS_PER_SLOT * mid.size):
-            first_segments(*self.by_source, self.demand, mid, share, first)
-            last_segments(*self.by_target, self.demand, mid, share, last)
-        return np.asarray(last + first.T)
+            first_segments(*self.by_source, self.demand, mid, share, first_volume)
+            last_segments(*self.by_target, self.demand, mid, share, last_volume)
+        return np.asarray(last_volume + first_volume.T)
 
     def loads(self, mid: IntArray, share: FloatArray) -> FloatArray:
         """Return the link loads (E,), Gbit/s.
@@ -239,6 +241,7 @@ class SegmentProblem:
             prices: (E,) link prices per Gbit/s.
             cost: (D,) cost of the cheapest list, or path, of each demand.
         """
+        # Value of the whole capacity under the prices.
         capacity_value = float((self.capacity * prices).sum())
         if self.minimises_utilisation:
             return float((self.demand * cost).sum()) / max(capacity_value, 1e-300)
@@ -256,23 +259,25 @@ class SegmentProblem:
             prices: (E,) link prices per Gbit/s.
         """
         links, is_live = self.dag.links, self.capacity > 0
-        nodes, roots = self.num_nodes, np.unique(self.source)
+        nodes, sources = self.num_nodes, np.unique(self.source)
         # Uniform prices: proportional to 1 / c, with the same total value of capacity.
-        uniform = (
+        uniform_prices = (
             float((self.capacity * prices).sum())
             * self.inverse_capacity
             / max(1, int(is_live.sum()))
         )
         bounds = []
         for uniform_weight in UNIFORM_WEIGHTS:
-            mixed = (1 - uniform_weight) * prices + uniform_weight * uniform
+            mixed_prices = (1 - uniform_weight) * prices + uniform_weight * uniform_prices
             # Dijkstra from each source; (sources, N) distances.
-            weight = np.where(is_live, mixed, np.inf)
+            weight = np.where(is_live, mixed_prices, np.inf)
             distance, _ = shortest_trees(
-                nodes, links.tail, links.head, weight, roots.astype(np.int32)
+                nodes, links.tail, links.head, weight, sources.astype(np.int32)
             )
             bounds.append(
-                self.bound(mixed, distance[np.searchsorted(roots, self.source), self.target])
+                self.bound(
+                    mixed_prices, distance[np.searchsorted(sources, self.source), self.target]
+                )
             )
         return max(bounds) if self.minimises_utilisation else min(bounds)
 
@@ -316,6 +321,7 @@ class SegmentProblem:
                 stops = () if mid[d, k] in (s, t) else (int(mid[d, k]),)
                 share_by_stops[stops] = share_by_stops.get(stops, 0.0) + float(share[d, k])
             total = sum(share_by_stops.values())
+            # Without any stop the demand follows its shortest paths: no policy.
             if set(share_by_stops) != {()}:
                 lists[s, t] = tuple(
                     SegmentList(list_share / total, stops)

@@ -26,7 +26,7 @@ from teal_ip.segments.scenarios import Key, Scenarios
 
 MAX_ROUNDS = 200
 # Most utilised links of a scenario that a round adds as rows.
-_ROWS_A_SCENARIO = 3
+_MAX_ROWS_PER_SCENARIO = 3
 # Columns that a round adds, in descending order of saving.
 _MAX_ADDED = 400
 # Weight of the master's prices in the smoothed prices of the pricing step; the best prices so far
@@ -41,7 +41,7 @@ MIN_SHARE = 1e-7
 _RESCALE_BELOW = 1e-2
 _MIN_RESCALE = 1e-6
 # A list is added if it saves more than this fraction of the current cost of its demand.
-_CHEAPER = 1e-9
+_MIN_SAVING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,15 +132,16 @@ class Master:
         """Add the rows of these links, each with its entries for all columns; skip existing
         rows.
         """
-        new = [key for key in keys if key not in self._row_set]
+        new_keys = [key for key in keys if key not in self._row_set]
         new_entries = [
-            self.scenarios.utilisation_row(key, self.column_demand, self.column_mid) for key in new
+            self.scenarios.utilisation_row(key, self.column_demand, self.column_mid)
+            for key in new_keys
         ]
         self.entries = np.vstack(
-            [self.entries, np.array(new_entries).reshape(len(new), len(self.column_demand))]
+            [self.entries, np.array(new_entries).reshape(len(new_keys), len(self.column_demand))]
         )
-        self.rows += new
-        self._row_set |= set(new)
+        self.rows += new_keys
+        self._row_set |= set(new_keys)
 
     def has(self, keys: Sequence[Key]) -> bool:
         """Whether the master has the rows of all these keys (failure, matrix, link)."""
@@ -155,10 +156,11 @@ class Master:
             demand: (n,) demand of each column; each pair (demand, midpoint) occurs once.
             mid: (n,) midpoint of each column.
         """
-        nodes = self.scenarios.nodes
+        num_nodes = self.scenarios.num_nodes
+        # A column as one integer, demand * N + midpoint.
         is_new = ~np.isin(
-            demand * nodes + mid,
-            np.append(self.column_demand * nodes + self.column_mid, self._banned_columns),
+            demand * num_nodes + mid,
+            np.append(self.column_demand * num_nodes + self.column_mid, self._banned_columns),
         )
         is_new &= (mid != self.scenarios.target[demand]) & (mid != self.scenarios.source[demand])
         demand = demand[is_new]
@@ -179,12 +181,14 @@ class Master:
             demand: (n,) demand of each column.
             mid: (n,) midpoint of each column.
         """
-        keys = demand * self.scenarios.nodes + mid
-        remains = ~np.isin(self.column_demand * self.scenarios.nodes + self.column_mid, keys)
-        self.column_demand = self.column_demand[remains]
-        self.column_mid = self.column_mid[remains]
-        self.entries = self.entries[:, remains]
-        self._banned_columns = np.append(self._banned_columns, keys)
+        column_codes = demand * self.scenarios.num_nodes + mid
+        is_retained = ~np.isin(
+            self.column_demand * self.scenarios.num_nodes + self.column_mid, column_codes
+        )
+        self.column_demand = self.column_demand[is_retained]
+        self.column_mid = self.column_mid[is_retained]
+        self.entries = self.entries[:, is_retained]
+        self._banned_columns = np.append(self._banned_columns, column_codes)
 
     def conflicts(self, point: Point) -> BoolArray:
         """Whether another policy of the point changes the loads of each column (n,).
@@ -234,9 +238,10 @@ class Master:
             share: (D, K) split ratio of each slot.
         """
         demands, slots = np.nonzero((share > _FIRST_SHARE) & (mid >= 0))
-        keys = np.unique(demands * self.scenarios.nodes + mid[demands, slots])
+        column_codes = np.unique(demands * self.scenarios.num_nodes + mid[demands, slots])
         self.add_columns(
-            keys // self.scenarios.nodes, (keys % self.scenarios.nodes).astype(np.int32)
+            column_codes // self.scenarios.num_nodes,
+            (column_codes % self.scenarios.num_nodes).astype(np.int32),
         )
 
     def solve(self, program: Program, seconds: float) -> Point | None:
@@ -289,13 +294,13 @@ class Master:
             program: objective and limits.
         """
         # (C,) 1 for columns whose policy counts, 0 for the others.
-        counted = program.counted[self.column_demand]
+        is_counted = program.counted[self.column_demand]
         # Columns whose share must be 0: policies that count if none may exist, and barred ones.
-        is_barred = (counted > 0) & (program.policy_limit == 0)
+        is_barred = (is_counted > 0) & (program.policy_limit == 0)
         is_barred |= False if program.barred is None else program.barred[self.column_demand]
         upper_bounds = np.where(is_barred, 0.0, math.inf)
         if program.utilisation_limit is not None:
-            return counted, upper_bounds
+            return is_counted, upper_bounds
         return np.append(np.zeros(len(self.column_demand)), 1.0), np.append(upper_bounds, math.inf)
 
     def _constraints(self, program: Program) -> tuple[sp.csr_array, FloatArray]:
@@ -326,9 +331,9 @@ class Master:
         rows = sp.vstack(blocks)
         # The limit, or theta as a further column.
         if program.utilisation_limit is None:
-            theta = np.zeros((rows.shape[0], 1))
-            theta[: len(shortest_path_utilisation)] = -1.0
-            rows = sp.hstack([rows, sp.csr_array(theta)])
+            theta_column = np.zeros((rows.shape[0], 1))
+            theta_column[: len(shortest_path_utilisation)] = -1.0
+            rows = sp.hstack([rows, sp.csr_array(theta_column)])
         else:
             rhs[0] = rhs[0] + program.utilisation_limit / self.unit
         return sp.csr_array(rows), np.concatenate(rhs)
@@ -386,11 +391,11 @@ class Master:
             point: the moved Gbit/s of its demands select the policies.
             max_policies: largest number of policies.
         """
-        counted = np.ones(self.num_demands)
-        counted[
+        is_counted = np.ones(self.num_demands)
+        is_counted[
             self.largest_policies(point.moved * self.scenarios.largest_offered, max_policies)
         ] = 0.0
-        return Program(counted, policy_limit=0.0)
+        return Program(is_counted, policy_limit=0.0)
 
     def link_prices(self, prices: FloatArray) -> dict[tuple[int, int], FloatArray]:
         """Return link prices (E,) by (failure, matrix), per Gbit/s: row price / capacity.
@@ -413,6 +418,7 @@ class Master:
         Slot 0 of each demand has its shortest paths and the share that no column moves; the columns
         in use follow; -1 is an empty slot.
         """
+        # Columns in use, by demand.
         used_columns = np.flatnonzero(point.share)
         used_columns = used_columns[np.argsort(point.demand[used_columns], kind="stable")]
         # Slot of each column in use: 1, 2, ... within its demand.
@@ -457,16 +463,17 @@ def optimum(
     # Incumbent: the shortest paths, if they are feasible.
     limit = program.utilisation_limit
     max_utilisation = math.inf if limit is None else limit * (1 + TARGET_ROUNDING)
-    best: Point | None = (
+    incumbent: Point | None = (
         master.shortest_paths if master.shortest_paths.value <= max_utilisation else None
     )
-    best_objective = (
-        master.shortest_paths.value if limit is None else math.inf if best is None else 0.0
+    # Objective of the shortest paths: their utilisation, or 0 policies if they respect the limit.
+    incumbent_objective = (
+        master.shortest_paths.value if limit is None else math.inf if incumbent is None else 0.0
     )
     dual_bound = _DualBound()
     num_rounds = 0
     utilisation = master.shortest_paths.utilisation
-    while best_objective > 0 and num_rounds < max_rounds:
+    while incumbent_objective > 0 and num_rounds < max_rounds:
         num_rounds += 1
         # Row generation and the restricted master.
         master.add_rows(most_utilised(utilisation, limit))
@@ -479,22 +486,23 @@ def optimum(
             master.unit = max(point.value, _MIN_RESCALE * master.unit)
         # Incumbent: its objective is the utilisation, or the number of policies.
         objective = point.value if limit is None else float(program.counted @ point.moved)
-        if point.value <= max_utilisation and objective < best_objective:
-            best_objective = objective
-            best = point
+        if point.value <= max_utilisation and objective < incumbent_objective:
+            incumbent_objective = objective
+            incumbent = point
         # Column generation.
         has_new_column = _generate_columns(master, program, point, dual_bound, deadline)
         bound = dual_bound.value
         if report is not None:
-            report(num_rounds, best_objective, bound)
+            report(num_rounds, incumbent_objective, bound)
         # Stop: gap closed, time limit, or neither new rows nor new columns.
         if (
-            math.isfinite(best_objective) and best_objective - bound <= gap * best_objective
+            math.isfinite(incumbent_objective)
+            and incumbent_objective - bound <= gap * incumbent_objective
         ) or deadline.is_over:
             break
         if not has_new_column and master.has(most_utilised(utilisation, limit)):
             break
-    return best, dual_bound.value, num_rounds
+    return incumbent, dual_bound.value, num_rounds
 
 
 @dataclasses.dataclass(eq=False)
@@ -513,7 +521,7 @@ class _DualBound:
 
 
 def _generate_columns(
-    master: Master, program: Program, point: Point, best: _DualBound, deadline: Deadline
+    master: Master, program: Program, point: Point, dual_bound: _DualBound, deadline: Deadline
 ) -> bool:
     """Add the columns with the largest savings (reduced costs) at the master's dual prices.
 
@@ -532,22 +540,22 @@ def _generate_columns(
             midpoint), extended in place.
         program: objective and limits.
         point: optimum of the restricted master, with its dual prices.
-        best: best dual bound, updated in place.
+        dual_bound: best dual bound, updated in place.
         deadline: time limit.
 
     Returns:
         whether a column was added; False after the deadline.
     """
     # (R,) prices of the best bound; rows that are newer have a price of 0.
-    earlier_prices = np.pad(best.prices, (0, len(point.prices) - len(best.prices)))
-    for weight in (_MASTER_WEIGHT, 1.0):
+    earlier_prices = np.pad(dual_bound.prices, (0, len(point.prices) - len(dual_bound.prices)))
+    for master_weight in (_MASTER_WEIGHT, 1.0):
         # Smoothed prices of rows and policies; an infinite policy price is not smoothed.
-        prices = weight * point.prices + (1 - weight) * earlier_prices
+        prices = master_weight * point.prices + (1 - master_weight) * earlier_prices
         policy_price = point.policy_price
         policy_price = (
             policy_price
             if math.isinf(policy_price)
-            else weight * policy_price + (1 - weight) * best.policy_price
+            else master_weight * policy_price + (1 - master_weight) * dual_bound.policy_price
         )
         # Cost (D,) of having a policy: its price, 0 if it does not count, infinite if it is barred.
         policy_cost = np.where(program.counted > 0, policy_price, 0.0)
@@ -559,6 +567,7 @@ def _generate_columns(
         if pricing is None:
             return False
         cheapest_mid, list_cost, direct_cost = pricing
+        # Cost (D,) of moving each demand to its cheapest list, the price of a policy included.
         policy_list_cost = list_cost + policy_cost
         # Dual bound of these prices; ``budget_cost`` is q N, and 0 at an infinite price, at which
         # no policy that counts may exist.
@@ -571,10 +580,10 @@ def _generate_columns(
                 policy_price * program.policy_limit if 0 < policy_price < math.inf else 0.0
             )
             new_bound = (least_cost - budget_cost) / max(total_price, 1e-300)
-        if new_bound > best.value:
-            best.value = new_bound
-            best.prices = prices
-            best.policy_price = policy_price
+        if new_bound > dual_bound.value:
+            dual_bound.value = new_bound
+            dual_bound.prices = prices
+            dual_bound.policy_price = policy_price
         # Add the columns that save most against the cheapest current column of their demand.
         current_cost = direct_cost.copy()
         np.minimum.at(
@@ -586,9 +595,11 @@ def _generate_columns(
         )
         # Saving (D,) of the cheapest list, the negative reduced cost.
         saving = current_cost - policy_list_cost
-        chosen = np.argsort(-saving)[:_MAX_ADDED]
-        chosen = chosen[saving[chosen] > _CHEAPER * current_cost[chosen]]
-        if master.add_columns(chosen, cheapest_mid[chosen]):
+        chosen_demands = np.argsort(-saving)[:_MAX_ADDED]
+        chosen_demands = chosen_demands[
+            saving[chosen_demands] > _MIN_SAVING * current_cost[chosen_demands]
+        ]
+        if master.add_columns(chosen_demands, cheapest_mid[chosen_demands]):
             return True
     return False
 
@@ -597,20 +608,22 @@ def most_utilised(utilisation: FloatArray, limit: float | None) -> list[Key]:
     """Return (failure, matrix, link) of the most utilised links, as rows of the master.
 
     Without a limit these are links above 0.8 of the largest utilisation, in scenarios above 0.9 of
-    it; with a limit, links that exceed it.  At most _ROWS_A_SCENARIO links of a scenario are
+    it; with a limit, links that exceed it.  At most _MAX_ROWS_PER_SCENARIO links of a scenario are
     returned.
 
     Args:
         utilisation: (F, M, E) link utilisation.
         limit: largest allowed utilisation; None for none.
     """
-    worst = float(utilisation.max())
+    max_utilisation = float(utilisation.max())
     scenario_threshold, link_threshold = (
-        (0.9 * worst, 0.8 * worst) if limit is None else (limit * (1 + TARGET_ROUNDING / 2),) * 2
+        (0.9 * max_utilisation, 0.8 * max_utilisation)
+        if limit is None
+        else (limit * (1 + TARGET_ROUNDING / 2),) * 2
     )
     keys = []
     for failure, matrix in zip(*np.nonzero(utilisation.max(2) >= scenario_threshold), strict=True):
-        order = np.argsort(-utilisation[failure, matrix])[:_ROWS_A_SCENARIO]
+        order = np.argsort(-utilisation[failure, matrix])[:_MAX_ROWS_PER_SCENARIO]
         keys += [
             (int(failure), int(matrix), int(link))
             for link in order

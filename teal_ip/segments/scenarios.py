@@ -51,10 +51,10 @@ class Scenarios:
         passes: (F,) kernels that sum values over segments and load segments onto links.
         source: (D,) node where each policy begins: the demand's source, or a transit router.
         target: (D,) node where each policy ends.
-        nodes: number of nodes, N.
+        num_nodes: number of nodes, N.
         capacity: (F, E) Gbit/s; 0 for failed links.
-        offered: for each of the F failures, (M, D) Gbit/s that each policy can carry.
-        connected: (F, D) whether the ends of each policy are connected.
+        offered_traffic: for each of the F failures, (M, D) Gbit/s that each policy can carry.
+        ends_connected: (F, D) whether the ends of each policy are connected.
     """
 
     is_transit = False
@@ -66,12 +66,12 @@ class Scenarios:
         self.passes = [SegmentPasses(dag) for dag in dags]
         self.source = source
         self.target = target
-        self.nodes = dags[0].topology.num_nodes
+        self.num_nodes = dags[0].topology.num_nodes
         self.capacity = np.array(
             [np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags]
         )
         self._demands = source, target, demand
-        self.offered = [demand] * len(dags)
+        self.offered_traffic = [demand] * len(dags)
         self._set_policies()
 
     def _set_policies(self) -> None:
@@ -80,8 +80,8 @@ class Scenarios:
         """
         # Cache of admissible midpoints (n, N), by the first demand of each block of n demands.
         self._admissible_midpoints: dict[int, BoolArray] = {}
-        self._by_source = grouped(self.source, self.nodes)
-        self.connected = np.array(
+        self._by_source = grouped(self.source, self.num_nodes)
+        self.ends_connected = np.array(
             [passes.dag.reaches[self.target, self.source] for passes in self.passes]
         )
 
@@ -95,18 +95,18 @@ class Scenarios:
             share: (n,) share of the policy's traffic that the column moves.
         """
         utilisations = []
-        nodes = self.nodes
+        num_nodes = self.num_nodes
         source = self.source[policy]
         target = self.target[policy]
         demand_source, demand_target, demand = self._demands
         for failure, passes in enumerate(self.passes):
             # Gbit/s of each segment (M, N * N) if all demands follow their shortest paths.
             reaches = passes.dag.reaches
-            num_segments = nodes * nodes
+            num_segments = num_nodes * num_nodes
             volume = np.array(
                 [
                     np.bincount(
-                        demand_target.astype(np.int64) * nodes + demand_source,
+                        demand_target.astype(np.int64) * num_nodes + demand_source,
                         matrix_demand,
                         num_segments,
                     )
@@ -114,7 +114,7 @@ class Scenarios:
                 ]
             )
             # Gbit/s (M, n) that each column moves from the shortest paths to its two segments.
-            moved = self.offered[failure][:, policy] * share
+            moved_traffic = self.offered_traffic[failure][:, policy] * share
             # Whether (n,) the ends are connected; if not, traffic ends at the midpoint.
             is_connected = reaches[target, source]
             # Sign, end, begin and connectivity of the segments that lose or gain traffic.
@@ -126,14 +126,15 @@ class Scenarios:
             for sign, segment_end, segment_begin, has_path in segment_changes:
                 uses_segment = (segment_end != segment_begin) & has_path
                 segment = (
-                    segment_end[uses_segment].astype(np.int64) * nodes + segment_begin[uses_segment]
+                    segment_end[uses_segment].astype(np.int64) * num_nodes
+                    + segment_begin[uses_segment]
                 )
-                for matrix_volume, matrix_moved in zip(volume, moved, strict=True):
+                for matrix_volume, matrix_moved in zip(volume, moved_traffic, strict=True):
                     matrix_volume += sign * np.bincount(
                         segment, matrix_moved[uses_segment], num_segments
                     )
             # Link loads (M, E) over capacities; 0 for failed links.
-            load = passes.segment_load(volume.reshape(-1, nodes, nodes))
+            load = passes.segment_load(volume.reshape(-1, num_nodes, num_nodes))
             capacity = self.capacity[failure]
             utilisations.append(
                 np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0)
@@ -141,24 +142,27 @@ class Scenarios:
         return np.array(utilisations)
 
     def least_cost(
-        self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
+        self,
+        list_cost: FloatArray,
+        direct_cost: FloatArray,
+        prices: dict[tuple[int, int], FloatArray],
     ) -> float:
         """Return the least cost of all traffic under link prices: sum over d of min(direct[d],
         cost[d]).
 
         Args:
-            cost: (D,) cost of the cheapest list of each policy.
-            direct: (D,) cost of its shortest paths.
+            list_cost: (D,) cost of the cheapest list of each policy.
+            direct_cost: (D,) cost of its shortest paths.
             prices: link prices (E,) per Gbit/s by (failure, matrix).
         """
-        return float(np.minimum(direct, cost).sum())
+        return float(np.minimum(direct_cost, list_cost).sum())
 
     @property
     def largest_offered(self) -> FloatArray:
         """Largest Gbit/s (D,) that each policy can carry, over all matrices and failures."""
         largest = np.zeros(len(self.source))
-        for offered in self.offered:
-            np.maximum(largest, offered.max(0), out=largest)
+        for offered_traffic in self.offered_traffic:
+            np.maximum(largest, offered_traffic.max(0), out=largest)
         return largest
 
     def share_sum_rows(self, policy: Int64Array) -> sp.csr_array:
@@ -202,9 +206,9 @@ class Scenarios:
         """Return the master's row (n,) of a link: increase of its utilisation per column.
 
         A column moves the whole traffic of a demand from its shortest paths to the list over a
-        midpoint. With g the share of a segment's traffic on the link, over the link's capacity:
+        midpoint.  With g the share of a segment's traffic on the link, over the link's capacity:
 
-            row = offered * (g(source to mid) + g(mid to target) - g(source to target))
+            row = traffic * (g(source to mid) + g(mid to target) - g(source to target))
 
         Args:
             key: failure, matrix and link.
@@ -219,11 +223,13 @@ class Scenarios:
         link_share[~np.isfinite(link_share)] = 0.0
         np.fill_diagonal(link_share, 0.0)
         source, target = self.source[demand], self.target[demand]
-        last_segment_change = self.connected[failure, demand] * (
+        # Without a path between its ends, a demand uses only the first segment of a list.
+        last_segment_change = self.ends_connected[failure, demand] * (
             link_share[target, mid] - link_share[target, source]
         )
         return np.asarray(
-            self.offered[failure][matrix, demand] * (link_share[mid, source] + last_segment_change)
+            self.offered_traffic[failure][matrix, demand]
+            * (link_share[mid, source] + last_segment_change)
         )
 
     def cheapest(
@@ -247,9 +253,11 @@ class Scenarios:
         cheapest_mid = self.target.copy()
         cost = np.empty(len(self.source))
         # One matrix without failures: the compiled kernel.
-        if len(self.passes) == 1 and len(self.offered[0]) == 1 and not self.is_transit:
-            segment_price = next(iter(segment_prices.values()), np.zeros((self.nodes, self.nodes)))
-            with threads_for(len(self.source) * self.nodes):
+        if len(self.passes) == 1 and len(self.offered_traffic[0]) == 1 and not self.is_transit:
+            segment_price = next(
+                iter(segment_prices.values()), np.zeros((self.num_nodes, self.num_nodes))
+            )
+            with threads_for(len(self.source) * self.num_nodes):
                 cheapest_midpoints(
                     segment_price,
                     np.ascontiguousarray(segment_price.T),
@@ -259,20 +267,24 @@ class Scenarios:
                     cheapest_mid,
                     cost,
                 )
-            offered = self.offered[0][0]
-            return cheapest_mid, offered * cost, offered * segment_price[self.target, self.source]
+            offered_traffic = self.offered_traffic[0][0]
+            return (
+                cheapest_mid,
+                offered_traffic * cost,
+                offered_traffic * segment_price[self.target, self.source],
+            )
         # All scenarios, in blocks of demands.
-        direct = np.zeros(len(self.source))
-        for block, list_cost in self._costs(segment_prices):
+        direct_cost = np.zeros(len(self.source))
+        for block, list_cost in self._list_cost_blocks(segment_prices):
             if deadline.is_over:
                 return None
             row = np.arange(len(list_cost))
             cheapest_mid[block] = list_cost.argmin(1)
             cost[block] = list_cost[row, cheapest_mid[block]]
-            direct[block] = list_cost[row, self.target[block]]
-        return cheapest_mid, cost, direct
+            direct_cost[block] = list_cost[row, self.target[block]]
+        return cheapest_mid, cost, direct_cost
 
-    def _costs(
+    def _list_cost_blocks(
         self, segment_prices: dict[tuple[int, int], FloatArray]
     ) -> Iterator[tuple[slice, FloatArray]]:
         """Yield blocks of n demands with the cost of each demand's list over each midpoint (n, N),
@@ -285,7 +297,7 @@ class Scenarios:
         for segment_price in segment_prices.values():
             segment_price[~np.isfinite(segment_price)] = 0.0
             np.fill_diagonal(segment_price, 0.0)
-        block_size = max(1, _BLOCK_ENTRIES // self.nodes)
+        block_size = max(1, _BLOCK_ENTRIES // self.num_nodes)
         for begin in range(0, len(self.source), block_size):
             block = slice(begin, begin + block_size)
             source = self.source[block]
@@ -295,8 +307,10 @@ class Scenarios:
                 self._admissible_midpoints[begin] = self.admissible_midpoints(source, target)
             list_cost = np.where(self._admissible_midpoints[begin], 0.0, np.inf)
             for (failure, matrix), segment_price in segment_prices.items():
-                last_segment_cost = self.connected[failure, block, None] * segment_price[target]
-                list_cost += self.offered[failure][matrix, block, None] * (
+                last_segment_cost = (
+                    self.ends_connected[failure, block, None] * segment_price[target]
+                )
+                list_cost += self.offered_traffic[failure][matrix, block, None] * (
                     segment_price[:, source].T + last_segment_cost
                 )
             yield block, list_cost
@@ -318,7 +332,7 @@ class Scenarios:
         demands = np.zeros(0, dtype=np.int64)
         mids = np.zeros(0, dtype=np.int32)
         savings = np.zeros(0)
-        for block, list_cost in self._costs(segment_prices):
+        for block, list_cost in self._list_cost_blocks(segment_prices):
             if deadline.is_over:
                 break
             # Change of cost (n, N) against the shortest paths.  An end of a demand is no midpoint.
@@ -328,6 +342,7 @@ class Scenarios:
             for end in (self.source[block], self.target[block]):
                 cost_change[np.arange(len(cost_change)), end] = np.inf
             # Candidates of this block.
+            # argpartition needs a position within the array.
             num_cheapest = min(count, cost_change.size - 1)
             cheapest = np.argpartition(cost_change, num_cheapest, axis=None)[:count]
             demand_index, mid = np.unravel_index(cheapest, cost_change.shape)
@@ -348,7 +363,7 @@ class Scenarios:
         Args:
             source, target: (n,) ends of the demands.
         """
-        admissible = np.ones((len(source), self.nodes), dtype=bool)
+        admissible = np.ones((len(source), self.num_nodes), dtype=bool)
         for passes in self.passes:
             reaches = passes.dag.reaches
             admissible &= reaches[:, source].T & reaches[target] | ~reaches[target, source][:, None]
@@ -385,26 +400,30 @@ class TransitScenarios(Scenarios):
             demand: (M, D) Gbit/s.
         """
         super().__init__(dags, source, target, demand)
-        volume = volumes(np.stack([source, target], 1), demand, self.nodes)
+        volume = volumes(np.stack([source, target], 1), demand, self.num_nodes)
         # (F, M, N, N) Gbit/s that cross a router (last axis) towards a node; 0 at the node itself.
-        crossing = np.array(
+        crossing_traffic = np.array(
             [np.where(dag.reaches, IgpFailures(dag, volume).passing, 0.0) for dag in dags]
         )
-        crossing[..., np.arange(self.nodes), np.arange(self.nodes)] = 0.0
+        crossing_traffic[..., np.arange(self.num_nodes), np.arange(self.num_nodes)] = 0.0
         # Policies: pairs of router and endpoint with crossing traffic in some scenario.
         self.source, self.target = (
-            ends.astype(np.int32) for ends in np.nonzero(crossing.max((0, 1)).T)
+            ends.astype(np.int32) for ends in np.nonzero(crossing_traffic.max((0, 1)).T)
         )
-        self.offered = list(crossing[:, :, self.target, self.source])
+        # Gbit/s (M, D) that cross each policy's router, for each failure.
+        self.offered_traffic = list(crossing_traffic[:, :, self.target, self.source])
         self._set_policies()
         # (N, N) first next hop from each node (column) to each destination (row); -1 for none.
         dag = dags[0]
-        self._next_hop = np.full((self.nodes, self.nodes), -1, dtype=np.int32)
+        self._next_hop = np.full((self.num_nodes, self.num_nodes), -1, dtype=np.int32)
         first_next_hops(dag.links.head, dag.dags, self._next_hop)
 
     @override
     def least_cost(
-        self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
+        self,
+        list_cost: FloatArray,
+        direct_cost: FloatArray,
+        prices: dict[tuple[int, int], FloatArray],
     ) -> float:
         """Return a lower bound on the cost of all traffic under link prices.
 
@@ -413,8 +432,8 @@ class TransitScenarios(Scenarios):
         a tree.
 
         Args:
-            cost: (D,) cost of the cheapest list of each policy.
-            direct: (D,) cost of its shortest paths.
+            list_cost: (D,) cost of the cheapest list of each policy.
+            direct_cost: (D,) cost of its shortest paths.
             prices: link prices (E,) per Gbit/s by (failure, matrix).
         """
         source, target, demand = self._demands
@@ -426,8 +445,8 @@ class TransitScenarios(Scenarios):
                 demand[matrix] @ np.where(np.isfinite(path_price), path_price, 0.0)
             )
         # (N, N) saving of each policy, endpoint first.
-        saving = np.zeros((self.nodes, self.nodes))
-        saving[self.target, self.source] = np.maximum(0.0, direct - cost)
+        saving = np.zeros((self.num_nodes, self.num_nodes))
+        saving[self.target, self.source] = np.maximum(0.0, direct_cost - list_cost)
         return shortest_path_cost - max_antichain_saving(
             self.passes[0].dag.dags, self._next_hop, saving
         )
@@ -441,7 +460,7 @@ class TransitScenarios(Scenarios):
             source, target: (n,) routers and endpoints of the policies.
         """
         admissible = super().admissible_midpoints(source, target)
-        mids = np.arange(self.nodes)
+        mids = np.arange(self.num_nodes)
         for passes in self.passes:
             admissible &= ~self._is_between(passes, mids, target[:, None], source[:, None])
         return admissible
@@ -461,14 +480,17 @@ class TransitScenarios(Scenarios):
         policy_columns: dict[tuple[int, int], list[int]] = {}
         for column, d in enumerate(policy.tolist()):
             policy_columns.setdefault((int(self.source[d]), int(self.target[d])), []).append(column)
-        entries = []
+        row_column_pairs = []
         for row, (node, target) in enumerate(policy_columns):
+            # The policy's router, and the routers that follow on its way to the endpoint.
             while node not in (target, -1):
-                entries += [(row, column) for column in policy_columns.get((node, target), ())]
+                row_column_pairs += [
+                    (row, column) for column in policy_columns.get((node, target), ())
+                ]
                 node = int(self._next_hop[target, node])
-        rows_and_columns = np.array(entries, dtype=np.int64).reshape(-1, 2).T
+        rows_and_columns = np.array(row_column_pairs, dtype=np.int64).reshape(-1, 2).T
         return sp.csr_array(
-            (np.ones(len(entries)), (rows_and_columns[0], rows_and_columns[1])),
+            (np.ones(len(row_column_pairs)), (rows_and_columns[0], rows_and_columns[1])),
             shape=(len(policy_columns), len(policy)),
         )
 
@@ -487,8 +509,11 @@ class TransitScenarios(Scenarios):
             same_endpoint = np.flatnonzero(self.target == target)
             other_routers = self.source[same_endpoint]
             for passes in self.passes:
-                is_before = self._is_between(passes, router, target, other_routers)
-                shares_path = is_before | self._is_between(passes, other_routers, target, router)
+                # Either router on the other one's shortest paths to the endpoint.
+                follows_router = self._is_between(passes, router, target, other_routers)
+                shares_path = follows_router | self._is_between(
+                    passes, other_routers, target, router
+                )
                 is_excluded[same_endpoint] |= shares_path & (other_routers != router)
         return is_excluded
 

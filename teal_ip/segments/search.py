@@ -165,8 +165,8 @@ class _Search:
         self.share = np.zeros((demands, SLOTS))
         self.share[:, 0] = 1.0
         # Length (D,) of the shortest paths in 1 / capacity; primal step sizes.
-        length = problem.segment_prices(problem.inverse_capacity)
-        self.path_length = length[problem.target, problem.source]
+        segment_length = problem.segment_prices(problem.inverse_capacity)
+        self.path_length = segment_length[problem.target, problem.source]
         self.tau = 1 / (2 * self.path_length)
         # Best value, bound, allocation and link prices so far; current dual point; and gaps at the
         # last restart and at the last test for a stall.
@@ -318,7 +318,7 @@ class _Search:
                 u if problem.minimises_utilisation else u - 1
             )
             self.y = (
-                _on_simplex(ascended, self.sigma * (problem.capacity > 0))
+                _project_onto_simplex(ascended, self.sigma * (problem.capacity > 0))
                 if problem.minimises_utilisation
                 else np.maximum(0, ascended)
             )
@@ -374,7 +374,7 @@ class _Search:
             self.share,
             average,
         )
-        self._widen()
+        self._widen_if_stalled()
 
     def _restart(self, share: FloatArray, y: FloatArray, gap: float) -> None:
         """Restart from a point: new averages, dual step sizes and primal weight.
@@ -389,15 +389,17 @@ class _Search:
             y: (E,) its dual point.
             gap: its gap.
         """
-        moved = float(
+        # Squared distances of the primal and the dual point from the last restart, in their norms.
+        squared_share_step = float(
             (
                 self.problem.demand * self.path_length * ((share - self.restart_share) ** 2).sum(1)
             ).sum()
         )
-        moved_y = float(((y - self.restart_y) ** 2 / self.sigma).sum())
-        if moved > 1e-20 and moved_y > 1e-20:
+        squared_dual_step = float(((y - self.restart_y) ** 2 / self.sigma).sum())
+        if squared_share_step > 1e-20 and squared_dual_step > 1e-20:
             self.omega = math.exp(
-                0.5 * math.log(math.sqrt(moved_y / moved)) + 0.5 * math.log(self.omega)
+                0.5 * math.log(math.sqrt(squared_dual_step / squared_share_step))
+                + 0.5 * math.log(self.omega)
             )
         self.share = share.copy()
         self.y = y.copy()
@@ -422,10 +424,12 @@ class _Search:
         """Whether the gap stopped falling with doubled slots, so that column generation
         finishes sooner.
         """
+        # Slots are doubled when the gap falls too slowly.  With few demands the search has stalled
+        # after one doubling, else after two.
         max_slots = SLOTS if len(self.mid) <= _FEW_DEMANDS else 2 * SLOTS
         return self.mid.shape[1] > max_slots and self.num_certificates % _PATIENCE == 0
 
-    def _widen(self) -> None:
+    def _widen_if_stalled(self) -> None:
         """Count a check; double the slots of all demands if the gap has not fallen enough over the
         last _PATIENCE checks.
         """
@@ -454,6 +458,7 @@ class _Search:
         else:
             share = feasible(problem, self.mid, share)
             value = float((problem.demand * share.sum(1)).sum())
+        # Better is lower for a minimum (sign 1), higher for a maximum.
         if (value - self.value) * self.sign < 0:
             self.value = value
             self.best_allocation = (self.mid.copy(), share.copy())
@@ -466,12 +471,13 @@ class _Search:
             self.best_prices = prices.copy()
 
 
-def _line_search(u: FloatArray, towards: FloatArray) -> float:
-    """Return the step t in [0, 1] that minimises max((1 - t) u + t towards), by ternary search.
+def _line_search(start_utilisation: FloatArray, end_utilisation: FloatArray) -> float:
+    """Return the step t in [0, 1] between two points at which the largest link utilisation is
+    least, by ternary search.
 
     Args:
-        u: (E,) link utilisations at the current point.
-        towards: (E,) link utilisations at the other end of the segment.
+        start_utilisation: (E,) link utilisations at the current point.
+        end_utilisation: (E,) link utilisations at the other end of the segment.
     """
     low = 0.0
     high = 1.0
@@ -479,8 +485,8 @@ def _line_search(u: FloatArray, towards: FloatArray) -> float:
     for _ in range(40):
         first_third = low + (high - low) / 3
         second_third = high - (high - low) / 3
-        if ((1 - first_third) * u + first_third * towards).max() <= (
-            (1 - second_third) * u + second_third * towards
+        if ((1 - first_third) * start_utilisation + first_third * end_utilisation).max() <= (
+            (1 - second_third) * start_utilisation + second_third * end_utilisation
         ).max():
             high = second_third
         else:
@@ -488,7 +494,7 @@ def _line_search(u: FloatArray, towards: FloatArray) -> float:
     return (low + high) / 2
 
 
-def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
+def _project_onto_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
     """Project onto the simplex sum y = 1, y >= 0 in the norm sum (dy)^2 / sigma.
 
     The projection is y'[e] = max(0, y[e] - level sigma[e]), where the level makes the sum 1.
@@ -529,27 +535,31 @@ def feasible(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> Float
     """
     # Split ratios without negative entries or sums above 1; those admitted so far; and the residual
     # capacity (E,), Gbit/s.
-    requested = np.maximum(share, 0)
-    requested = requested / np.maximum(1, requested.sum(1, keepdims=True))
-    granted = np.zeros_like(requested)
-    residual = problem.capacity.copy()
+    requested_share = np.maximum(share, 0)
+    requested_share = requested_share / np.maximum(1, requested_share.sum(1, keepdims=True))
+    admitted_share = np.zeros_like(requested_share)
+    residual_capacity = problem.capacity.copy()
     for _ in range(_ADMISSION_ROUNDS):
         # Ratio (E,) of the load that is not yet admitted to the residual capacity.
-        ungranted = requested - granted
-        load = problem.loads(mid, ungranted)
-        overload = np.where(
-            load > 0, load / np.maximum(residual, 1e-12 * problem.capacity + 1e-300), 0
+        remaining_share = requested_share - admitted_share
+        load = problem.loads(mid, remaining_share)
+        link_overload = np.where(
+            load > 0, load / np.maximum(residual_capacity, 1e-12 * problem.capacity + 1e-300), 0
         )
-        if overload.max() == 0:
+        if link_overload.max() == 0:
             break
-        segment_overload = problem.passes.segment_max(overload[None])[0][0]
+        segment_overload = problem.passes.segment_max(link_overload[None])[0][0]
         # Largest load over residual capacity on both segments of a list (D, K).
-        node = np.maximum(mid, 0)
-        overload_of_path = np.maximum(
-            segment_overload[node, problem.source[:, None]],
-            segment_overload[problem.target[:, None], node],
+        midpoint = np.maximum(mid, 0)
+        list_overload = np.maximum(
+            segment_overload[midpoint, problem.source[:, None]],
+            segment_overload[problem.target[:, None], midpoint],
         )
-        granted = granted + np.where(mid >= 0, ungranted / np.maximum(1, overload_of_path), 0)
-        residual = np.maximum(0, problem.capacity - problem.loads(mid, granted))
+        admitted_share = admitted_share + np.where(
+            mid >= 0, remaining_share / np.maximum(1, list_overload), 0
+        )
+        residual_capacity = np.maximum(0, problem.capacity - problem.loads(mid, admitted_share))
     # Rounding errors: one common factor removes the last overload.
-    return np.asarray(granted / max(1.0, problem.utilisation(problem.loads(mid, granted))))
+    return np.asarray(
+        admitted_share / max(1.0, problem.utilisation(problem.loads(mid, admitted_share)))
+    )

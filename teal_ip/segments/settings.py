@@ -17,7 +17,7 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 # Options that limit the number of policies; at most one of them may be set.
 _POLICY_LIMITS = ("fewest_policies", "target_utilisation", "at_most")
 # Fault of options that need the objective max_link_utilisation, in messages.
-_NEEDS_BALANCE = "works only with --objective max_link_utilisation and without --igp-alone"
+_NEEDS_MIN_MAX = "works only with --objective max_link_utilisation and without --igp-alone"
 
 
 def _check(field: str, problem: str, is_valid: bool, remedy: str = "") -> None:
@@ -106,7 +106,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
         minimises_utilisation = self.objective == "max_link_utilisation" and not self.igp_alone
         is_one_matrix = self.matrices == 1 and self.survive == "none" and self.groups is None
         for field in ("matrices", "survive", "groups"):
-            _check(field, _NEEDS_BALANCE, minimises_utilisation or is_one_matrix)
+            _check(field, _NEEDS_MIN_MAX, minimises_utilisation or is_one_matrix)
         static_options = "--matrices, --survive, --groups or --transit"
         is_valid = not (self.is_static and self.adjacency)
         _check("adjacency", f"cannot be combined with {static_options}", is_valid)
@@ -122,7 +122,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
         has_one_midpoint = self.max_segments == 2 and not self.adjacency
         for field in (*_POLICY_LIMITS, "one_list"):
             is_unset = not getattr(self, field)
-            _check(field, _NEEDS_BALANCE, minimises_utilisation or is_unset)
+            _check(field, _NEEDS_MIN_MAX, minimises_utilisation or is_unset)
             _check(
                 field, "needs --max-segments 2 without --adjacency", has_one_midpoint or is_unset
             )

@@ -141,10 +141,10 @@ def static_lists(
         )
     # Splits with any number of policies.
     master = Master(_make_scenarios(dags, pairs, demand, transit=transit))
-    unrestricted, bound, num_rounds = optimum(
+    unrestricted_point, bound, num_rounds = optimum(
         master, Program(np.ones(master.num_demands)), gap, time_limit, report, max_rounds
     )
-    incumbent = unrestricted or master.shortest_paths
+    incumbent = unrestricted_point or master.shortest_paths
     policies_bound = math.nan
     reached_gap = gap_between(incumbent.value, min(bound, incumbent.value), -1.0) <= gap
     # Few policies: least utilisation with at most N policies, or fewest within a utilisation.  The
@@ -205,6 +205,7 @@ def _make_scenarios(
     Raises:
         InputError: no demand with a path.
     """
+    # Demands above 0 in some matrix that have a path without failure (target first).
     routable = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
     if not len(routable):
         raise InputError.invalid(
@@ -235,15 +236,16 @@ def _with_fewest_policies(
     Raises:
         InputError: a target utilisation that is infeasible or was not reached.
     """
-    lists = "lists with one midpoint that no failure disconnects"
-    limit = few.utilisation_limit(start.value, bound, lists)
+    list_kind = "lists with one midpoint that no failure disconnects"
+    limit = few.utilisation_limit(start.value, bound, list_kind)
     points, policies_bound, num_rounds = fewest(master, limit, FEW_GAP, deadline)
+    # The start is feasible, too, if its policies can be installed together.
     points += [start] if master.can_be_installed(start) else []
     if not points:
         # All points have transit policies that exclude each other: search for a few that do not,
         # and allow their utilisation.
         installable, _, _ = at_most(master, _MANY_POLICIES, start, gap, deadline)
-        limit = few.utilisation_limit(installable.value, bound, lists)
+        limit = few.utilisation_limit(installable.value, bound, list_kind)
         points, policies_bound, num_rounds = fewest(master, limit, FEW_GAP, deadline)
         points.append(installable)
     best = min(
@@ -264,15 +266,20 @@ def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
     for d in point.steered.tolist():
         # A list for each midpoint with a share; the remaining share has no stop.
         columns = np.flatnonzero((point.demand == d) & (point.share > 0))
-        shares = zip(point.mid[columns].tolist(), point.share[columns].tolist(), strict=True)
-        share_by_stops: dict[tuple[int, ...], float] = {(m,): w for m, w in shares}
+        mid_share_pairs = zip(
+            point.mid[columns].tolist(), point.share[columns].tolist(), strict=True
+        )
+        share_by_stops: dict[tuple[int, ...], float] = {
+            (midpoint,): list_share for midpoint, list_share in mid_share_pairs
+        }
         remaining = 1 - sum(share_by_stops.values())
         if remaining > MIN_SHARE:
             share_by_stops[()] = remaining
         total = sum(share_by_stops.values())
         pair = int(scenarios.source[d]), int(scenarios.target[d])
         lists[pair] = tuple(
-            SegmentList(w / total, stops) for stops, w in sorted(share_by_stops.items())
+            SegmentList(list_share / total, stops)
+            for stops, list_share in sorted(share_by_stops.items())
         )
     return SegmentPolicies(lists, scenarios.is_transit)
 
@@ -354,9 +361,9 @@ def least_utilisation(
         (start.share > MIN_SHARE) & (start.mid >= 0) & (start.mid != problem.target[:, None])
     )
     demands, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
-    any_number = master.point(demands, start.mid[demands, slots], start.share[demands, slots])
+    start_point = master.point(demands, start.mid[demands, slots], start.share[demands, slots])
     # Least utilisation with N policies; the start is a candidate, too, if it has at most N.
-    point, bound, _ = at_most(master, max_policies, any_number, gap, deadline)
+    point, bound, _ = at_most(master, max_policies, start_point, gap, deadline)
     candidates = [_few_policies(problem, *master.slots(point), 0.0, begin)]
     start_routing = _few_policies(problem, start.mid, start.share, 0.0, begin)
     if start_routing.policies <= max_policies:
@@ -397,9 +404,9 @@ def unsplit(
         gap,
         deadline,
     )
-    slots, share = master.slots(unsplit_point)
+    slot_mid, share = master.slots(unsplit_point)
     # Midpoint (D, 1) with the share of 1; the incumbent is retained if it is better.
-    best_mid = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
+    best_mid = np.take_along_axis(slot_mid, share.argmax(1)[:, None], 1)
     candidates = [
         (midpoints, problem.utilisation(problem.loads(midpoints, ones)))
         for midpoints in (mid, best_mid)

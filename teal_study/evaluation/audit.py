@@ -115,10 +115,10 @@ class AllowedDemands:
             return demand
         # Scale the demands of senders, then of receivers; demands only fall, so no sum rises.
         for _ in range(_HOSE_PASSES):
-            for end, limit in ((0, self.sends), (1, self.receives)):
-                node = self.pairs[:, end]
-                total = np.bincount(node, demand, minlength=len(limit))
-                scale = np.where(total > limit, limit / np.maximum(total, 1e-300), 1.0)
+            for endpoint, limit in ((0, self.sends), (1, self.receives)):
+                node = self.pairs[:, endpoint]
+                node_total = np.bincount(node, demand, minlength=len(limit))
+                scale = np.where(node_total > limit, limit / np.maximum(node_total, 1e-300), 1.0)
                 demand = demand * scale[node]
         return demand
 
@@ -228,8 +228,8 @@ def audit(
     # Start: measured matrices, evenly spaced.
     num_matrices = instance.traffic.num_matrices
     num_parents = min(CHILDREN, num_matrices)
-    rows = np.unique(np.linspace(0, num_matrices - 1, num_parents).round().astype(int))
-    parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(rows)])
+    matrix_indices = np.unique(np.linspace(0, num_matrices - 1, num_parents).round().astype(int))
+    parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(matrix_indices)])
     total_capacity = float(instance.topology.capacity.sum()) if of_capacity else 0.0
     incumbent = _Incumbent(
         instance.problem(parents), schemes, total_capacity, parents[0], begin, report
@@ -247,9 +247,9 @@ def audit(
     changed_share = _FIRST_SHARE
     try:
         # Patterns that are hard for heuristics.
-        for first in range(0, len(patterns), CHILDREN):
+        for first_pattern in range(0, len(patterns), CHILDREN):
             if may_continue():
-                incumbent.improve(patterns[first : first + CHILDREN])
+                incumbent.improve(patterns[first_pattern : first_pattern + CHILDREN])
         # Evolution strategy: mutate the incumbent, and adapt the share of demands that change.
         while may_continue():
             children = np.stack(
@@ -310,13 +310,13 @@ class _Incumbent:
         """Try matrices (B, D); return whether the loss under one of them exceeds the
         incumbent's.
         """
-        losses = self._evaluate(matrices, _SEARCH_GAP)
+        metrics = self._evaluate(matrices, _SEARCH_GAP)
         self.evaluations += len(matrices)
-        row = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
-        if not losses[row, 0] > self._metrics[0]:
+        worst_row = int(np.nan_to_num(metrics[:, 0], nan=-np.inf).argmax())
+        if not metrics[worst_row, 0] > self._metrics[0]:
             return False
-        self._metrics = losses[row]
-        self.demand = matrices[row]
+        self._metrics = metrics[worst_row]
+        self.demand = matrices[worst_row]
         self._record()
         return True
 
@@ -335,7 +335,7 @@ class _Incumbent:
             gap: certified gap of the optimum.
         """
         problem = self._problem.with_demand(matrices)
-        return _losses(problem, self._schemes, self._total_capacity, gap)
+        return _loss_metrics(problem, self._schemes, self._total_capacity, gap)
 
     def _record(self) -> None:
         """Append the loss under the worst demands to the improvements, and report it."""
@@ -380,27 +380,28 @@ class _Mutations:
             share: approximate share of the demands that change.
         """
         rng = self._rng
-        chosen = self._choose(len(demand), share)
-        changed = demand.copy()
-        low = self._allowed.low[chosen]
-        high = self._allowed.high[chosen]
-        # One of the seven changes, in the order of the docstring.
+        changed_demands = self._choose(len(demand), share)
+        mutated = demand.copy()
+        low = self._allowed.low[changed_demands]
+        high = self._allowed.high[changed_demands]
+        # One of seven changes, with equal probabilities: lower limit, upper limit, common value
+        # (uniform, log-uniform, of another demand), random values, permutation.
         match rng.integers(7):
             case 0:
-                changed[chosen] = low
+                mutated[changed_demands] = low
             case 1:
-                changed[chosen] = high
+                mutated[changed_demands] = high
             case 2:
-                changed[chosen] = rng.random() * high.max()
+                mutated[changed_demands] = rng.random() * high.max()
             case 3:
-                changed[chosen] = 10 ** rng.uniform(-_VALUE_DECADES, 0) * high.max()
+                mutated[changed_demands] = 10 ** rng.uniform(-_VALUE_DECADES, 0) * high.max()
             case 4:
-                changed[chosen] = rng.choice(demand)
+                mutated[changed_demands] = rng.choice(demand)
             case 5:
-                changed[chosen] = low + rng.random(len(chosen)) * (high - low)
+                mutated[changed_demands] = low + rng.random(len(changed_demands)) * (high - low)
             case _:
-                changed[chosen] = rng.permutation(changed[chosen])
-        return self._allowed.within(changed)
+                mutated[changed_demands] = rng.permutation(mutated[changed_demands])
+        return self._allowed.within(mutated)
 
     def _choose(self, num_demands: int, share: float) -> Int64Array:
         """Draw the indices of the demands to change: a share of all demands, or of one random
@@ -438,6 +439,8 @@ def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
     )
     min_distances = distances[distance_index] if len(distances) else []
     box_width = allowed.high - allowed.low
+    # A pattern for each minimum distance and share: neighbours (1 link) at their upper limit,
+    # demands of at least this distance at this share of their range, others at their lower limit.
     patterns = [
         allowed.within(
             allowed.low
@@ -458,7 +461,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
     """
     # First paths of all demands: each pair of a path and one of its links, and numbers of links.
     paths = instance.paths
-    path, link = paths.incidences(max_paths=1)
+    path_of_entry, link_of_entry = paths.incidences(max_paths=1)
     hops = paths.hops[:, 0]
     groups = [
         np.flatnonzero(paths.pairs[:, side] == node)
@@ -466,14 +469,15 @@ def _groups(instance: Instance) -> list[Int64Array]:
         for node in np.unique(paths.pairs[:, side])
     ]
     groups += [np.flatnonzero(hops == num_links) for num_links in np.unique(hops[hops > 0])]
-    # Demands whose first paths share a link: the pairs, sorted and split by link.
-    order = np.argsort(link, kind="stable")
-    ends = np.flatnonzero(np.diff(link[order])) + 1
-    groups += np.split(path[order] // paths.num_paths, ends)
+    # Demands whose first paths share a link: sort the pairs by link, and split them where the link
+    # changes; the demand of path slot d K + k is d.
+    order = np.argsort(link_of_entry, kind="stable")
+    split_positions = np.flatnonzero(np.diff(link_of_entry[order])) + 1
+    groups += np.split(path_of_entry[order] // paths.num_paths, split_positions)
     return [group for group in groups if len(group) > 1]
 
 
-def _losses(
+def _loss_metrics(
     problem: Problem, schemes: Sequence[Scheme], total_capacity: float, gap: float
 ) -> FloatArray:
     """Return loss, mean value of the schemes, and optimum (B, 3) of each matrix; NaN if a scheme
@@ -490,17 +494,19 @@ def _losses(
             matrix.
         gap: certified gap of the optimum.
     """
-    optimum = pipeline.solve(problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS).value.tolist()
-    losses = np.full((problem.batch, 3), np.nan)
+    pdhg_values = pipeline.solve(
+        problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS
+    ).value.tolist()
+    metrics = np.full((problem.batch, 3), np.nan)
     for b in range(problem.batch):
         matrix_problem = problem.row(b)
         assessments = [assess(matrix_problem, scheme.solve(matrix_problem)) for scheme in schemes]
-        if all(assessment.status[0].usable for assessment in assessments) and optimum[b] > 0:
+        if all(assessment.status[0].usable for assessment in assessments) and pdhg_values[b] > 0:
             values = [float(assessment.value[0]) for assessment in assessments]
-            value = sum(values) / len(values)
-            best = max(optimum[b], *values)
-            losses[b] = (best - value) / (total_capacity or best), value, best
-    return losses
+            mean_value = sum(values) / len(values)
+            best = max(pdhg_values[b], *values)
+            metrics[b] = (best - mean_value) / (total_capacity or best), mean_value, best
+    return metrics
 
 
 def plot_audit(path: Path, generations: Sequence[Generation], scheme: str, measure: str) -> None:
@@ -618,19 +624,19 @@ def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
         notify: called with the progress.
     """
     result = run_audit(config, notify)
-    first = result.generations[0]
-    last = result.generations[-1]
+    first_generation = result.generations[0]
+    last_generation = result.generations[-1]
     unit = "" if config.measure == "optimum" else " of the sum of all capacities"
     return Outcome(
-        text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{unit} "
-        f"({last.value:.6g} of {last.optimum:.6g} Gbit/s); on the input matrices, clipped to the "
-        f"limits, {100 * first.loss:.2f}%",
+        text=f"{', '.join(config.scheme)} loses at least {100 * last_generation.loss:.2f}%{unit} "
+        f"({last_generation.value:.6g} of {last_generation.optimum:.6g} Gbit/s); on the input "
+        f"matrices, clipped to the limits, {100 * first_generation.loss:.2f}%",
         written=", ".join(str(config.out / name) for name in FILES),
         data={
-            "loss": last.loss,
-            "value": last.value,
-            "optimum": last.optimum,
-            "loss_on_given_matrices": first.loss,
-            "tried": last.evaluations,
+            "loss": last_generation.loss,
+            "value": last_generation.value,
+            "optimum": last_generation.optimum,
+            "loss_on_given_matrices": first_generation.loss,
+            "tried": last_generation.evaluations,
         },
     )

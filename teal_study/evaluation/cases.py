@@ -110,11 +110,11 @@ def parse_levels(
         )
         if not match or not float(match[1]) > 0 or (match[2] and not (counted or shares)):
             raise InputError(option, "", expected, repr(level_text))
-        relative = shares or bool(match[2])
-        value = float(match[1]) / (100 if relative else 1)
-        if (relative and value > 1) or (counted and not relative and value != int(value)):
+        is_share = shares or bool(match[2])
+        value = float(match[1]) / (100 if is_share else 1)
+        if (is_share and value > 1) or (counted and not is_share and value != int(value)):
             raise InputError(option, "", expected, repr(level_text))
-        levels.append(CaseLevel(f"{match[1]}%" if relative else match[1], value, relative))
+        levels.append(CaseLevel(f"{match[1]}%" if is_share else match[1], value, is_share))
     if len({level.text for level in levels}) < len(levels):
         raise InputError.invalid(
             option, "", f"a level occurs twice in {text!r}", "list each level once"
@@ -158,8 +158,12 @@ class Cases:
 
     def __len__(self) -> int:
         num_cases = len(self.rows) * (
-            1 + sum(self._draws(protocol) * len(levels) for protocol, levels in self.levels.items())
+            1
+            + sum(
+                self._num_draws(protocol) * len(levels) for protocol, levels in self.levels.items()
+            )
         )
+        # The first matrix (index 0) has no case under churn.
         return num_cases - int((self.rows == 0).sum()) * len(self.levels.get(Protocol.CHURN, ()))
 
     def __iter__(self) -> Iterator[Case]:
@@ -168,27 +172,29 @@ class Cases:
         """
         # Variance (D,) of the changes over time, which only noise needs.
         variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
-        for row in self.rows.tolist():
-            (demand,) = self.traffic.read([row])
-            yield Case(Protocol.OFFLINE, "", 0, row, demand, self.topology.capacity)
+        for matrix_index in self.rows.tolist():
+            (demand,) = self.traffic.read([matrix_index])
+            yield Case(Protocol.OFFLINE, "", 0, matrix_index, demand, self.topology.capacity)
             for protocol, levels in self.levels.items():
-                if protocol is Protocol.CHURN and row == 0:
+                if protocol is Protocol.CHURN and matrix_index == 0:
                     # The first matrix has no previous allocation.
                     continue
                 for level in levels:
-                    for draw in range(self._draws(protocol)):
-                        yield self._case(protocol, level, draw, row, demand, variance)
+                    for draw in range(self._num_draws(protocol)):
+                        yield self._changed_case(
+                            protocol, level, draw, matrix_index, demand, variance
+                        )
 
-    def _draws(self, protocol: Protocol) -> int:
+    def _num_draws(self, protocol: Protocol) -> int:
         """Return the number of random draws of each level of a protocol: 1 without randomness."""
         return self.draws if protocol in (Protocol.FAILURES, Protocol.NOISE) else 1
 
-    def _case(
+    def _changed_case(
         self,
         protocol: Protocol,
         level: CaseLevel,
         draw: int,
-        row: int,
+        matrix_index: int,
         demand: FloatArray,
         variance: FloatArray,
     ) -> Case:
@@ -198,47 +204,51 @@ class Cases:
             protocol: kind of change.
             level: strength of the change.
             draw: index of the random draw.
-            row: index of the matrix.
+            matrix_index: index of the matrix.
             demand: (D,) Gbit/s of the matrix.
             variance: (D,) variance of the changes over time, (Gbit/s)^2, for noise.
         """
         capacity = self.topology.capacity
-        rng = self._rng(protocol, level, draw, row)
+        rng = self._rng(protocol, level, draw, matrix_index)
         if protocol is Protocol.CHURN:
-            return Case(protocol, level.text, draw, row, demand, capacity, level.value)
+            return Case(protocol, level.text, draw, matrix_index, demand, capacity, level.value)
         if protocol is Protocol.FAILURES:
-            capacity = self.topology.with_failed_links(self._failed(level, draw, row)).capacity
+            capacity = self.topology.with_failed_links(
+                self._failed_links(level, draw, matrix_index)
+            ).capacity
         elif protocol is Protocol.NOISE:
             demand = temporal_noise(demand, variance, level.value, rng)
         elif protocol is Protocol.SPATIAL:
             demand = redistribute(demand, level.value)
         else:
             demand = demand * level.value
-        return Case(protocol, level.text, draw, row, demand, capacity)
+        return Case(protocol, level.text, draw, matrix_index, demand, capacity)
 
     def failures(self) -> Iterator[list[int]]:
         """Yield the indices of the failed links of each case of the protocol FAILURES."""
-        for row in self.rows.tolist():
+        for matrix_index in self.rows.tolist():
             for level in self.levels.get(Protocol.FAILURES, ()):
-                yield from (self._failed(level, draw, row) for draw in range(self.draws))
+                yield from (
+                    self._failed_links(level, draw, matrix_index) for draw in range(self.draws)
+                )
 
-    def _failed(self, level: CaseLevel, draw: int, row: int) -> list[int]:
+    def _failed_links(self, level: CaseLevel, draw: int, matrix_index: int) -> list[int]:
         """Return the indices of the failed links of a case: both directions of randomly drawn
         cables.
 
         Args:
             level: number or share of the cables that fail.
             draw: index of the random draw.
-            row: index of the matrix.
+            matrix_index: index of the matrix.
         """
         num_cables = len(self.topology.cables())
         num_failed = max(1, round(level.value * num_cables)) if level.relative else int(level.value)
         return fail_cables(
-            self.topology, num_failed, self._rng(Protocol.FAILURES, level, draw, row)
+            self.topology, num_failed, self._rng(Protocol.FAILURES, level, draw, matrix_index)
         )
 
     def _rng(
-        self, protocol: Protocol, level: CaseLevel, draw: int, row: int
+        self, protocol: Protocol, level: CaseLevel, draw: int, matrix_index: int
     ) -> np.random.Generator:
         """Return the random generator of a case, which depends on the seed and these arguments
         alone.
@@ -247,37 +257,41 @@ class Cases:
             protocol: kind of change.
             level: strength of the change.
             draw: index of the random draw.
-            row: index of the matrix.
+            matrix_index: index of the matrix.
         """
         digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()
-        return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), draw, row])
+        return np.random.default_rng(
+            [self.seed, int.from_bytes(digest[:8], "big"), draw, matrix_index]
+        )
 
     def _variance(self) -> FloatArray:
         """Return the variance (D,), (Gbit/s)^2, of the changes between consecutive matrices, over
         the whole traffic.
         """
-        # Sums of the changes and of their squares, chunk by chunk; the last matrix of a chunk
-        # precedes the first one of the next chunk.
-        last_row = None
+        # Variance = mean of squares - square of mean, from sums over the chunks; the last matrix of
+        # a chunk precedes the first one of the next chunk.
+        last_matrix = None
         sums = np.zeros(self.traffic.num_demands)
         square_sums = np.zeros(self.traffic.num_demands)
         for chunk in self.traffic.chunks():
-            change = np.diff(chunk if last_row is None else np.vstack([last_row, chunk]), axis=0)
-            last_row = chunk[-1:]
-            sums = sums + change.sum(0)
-            square_sums = square_sums + (change**2).sum(0)
+            changes = np.diff(
+                chunk if last_matrix is None else np.vstack([last_matrix, chunk]), axis=0
+            )
+            last_matrix = chunk[-1:]
+            sums = sums + changes.sum(0)
+            square_sums = square_sums + (changes**2).sum(0)
         num_changes = max(1, self.traffic.num_matrices - 1)
         return np.maximum(square_sums / num_changes - (sums / num_changes) ** 2, 0.0)
 
 
 def selection_text(
-    count: int, instance: Instance, config: StudyOptions, *, is_consecutive: bool
+    num_evaluated: int, instance: Instance, config: StudyOptions, *, is_consecutive: bool
 ) -> str:
     """Return the description of the evaluated matrices, such as
     ``10 of 50 matrices: the test split, evenly spread``.
 
     Args:
-        count: number of evaluated matrices.
+        num_evaluated: number of evaluated matrices.
         instance: all matrices.
         config: settings of the split and the calibration.
         is_consecutive: whether the evaluated matrices are consecutive; otherwise they are evenly
@@ -292,13 +306,15 @@ def selection_text(
             "median training matrix"
         )
     )
-    if count == num_available:
-        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibration_text
+    if num_evaluated == num_available:
+        return (
+            f"all {num_evaluated:,} matrices" if num_evaluated > 1 else "the one matrix"
+        ) + calibration_text
     split_text = "" if config.split == "all" else f"the {config.split} split"
-    is_part = count < len(rows_of(instance, config.split))
-    spacing = ("consecutive" if is_consecutive else "evenly spread") if is_part else ""
+    is_part_of_split = num_evaluated < len(rows_of(instance, config.split))
+    spacing = ("consecutive" if is_consecutive else "evenly spread") if is_part_of_split else ""
     return (
-        f"{count:,} of {num_available:,} matrices: "
+        f"{num_evaluated:,} of {num_available:,} matrices: "
         + ", ".join(filter(None, (split_text, spacing)))
         + calibration_text
     )

@@ -65,13 +65,13 @@ def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[
         scheme has a bound.
     """
     # Bounds by scheme with candidate paths: the smallest for a maximum, the largest for a minimum.
-    unknown = torch.full((1,), float("nan"), dtype=torch.float64)
+    unknown_bound = torch.full((1,), float("nan"), dtype=torch.float64)
     bounds = {
         name: result.assessment.bound
         for name, result in results.items()
         if result.allocation.paths is None and not bool(result.assessment.bound.isnan())
     }
-    best_bound = unknown
+    best_bound = unknown_bound
     prices = torch.zeros_like(problem.capacity)
     if bounds:
         best_scheme = min(
@@ -82,7 +82,7 @@ def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[
         prices = prices if best_prices is None else best_prices
     if any(result.allocation.paths is not None for result in results.values()):
         return best_bound, all_paths_bound(problem, prices)
-    return best_bound, unknown
+    return best_bound, unknown_bound
 
 
 def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
@@ -150,12 +150,12 @@ def _best_scheme(problem: Problem, results: Mapping[str, SchemeResult]) -> str |
     """
     if not problem.objective.rules.is_sequence:
         return None
-    candidates = {
+    sort_keys = {
         name: (result.assessment.status[0] is not Status.OPTIMAL, float(result.assessment.gap[0]))
         for name, result in results.items()
         if result.assessment.status[0].usable and result.allocation.program_prices is not None
     }
-    return min(candidates, key=lambda name: candidates[name], default=None)
+    return min(sort_keys, key=lambda name: sort_keys[name], default=None)
 
 
 def _gap_by_prices(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float:
@@ -172,11 +172,11 @@ def _gap_by_prices(problem: Problem, result: SchemeResult, prices: ProgramPrices
     splits = result.allocation.splits
     class_bounds = result.assessment.classes
     if class_bounds is not None:
-        figures = class_certificates(problem, splits, prices.prices)
+        certificates = class_certificates(problem, splits, prices.prices)
         return float(
             dataclasses.replace(
-                figures, bound=torch.minimum(figures.bound, class_bounds.bound)
+                certificates, bound=torch.minimum(certificates.bound, class_bounds.bound)
             ).gap.max()
         )
-    limit = fair_certificates(problem, splits, prices).limit
-    return float(gap(problem, result.assessment.value, limit.sum(1))[0])
+    level_limits = fair_certificates(problem, splits, prices).limit
+    return float(gap(problem, result.assessment.value, level_limits.sum(1))[0])

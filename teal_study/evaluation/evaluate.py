@@ -147,14 +147,15 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
         problem: the new matrix, B = 1.
         installed: the allocation for the earlier matrix.
     """
-    # Old flows (1, D, K), Gbit/s; those of a demand are scaled down to the new demand.
-    old = installed.allocation
-    flow = old.splits.to(problem.demand) * installed.demand[..., None]
-    routed = flow.sum(-1, keepdim=True)
+    # Old flows (1, D, K), Gbit/s; those of a demand are scaled down to the new demand, where they
+    # exceed it.
+    old_allocation = installed.allocation
+    flow = old_allocation.splits.to(problem.demand) * installed.demand[..., None]
+    old_rate = flow.sum(-1, keepdim=True)
     demand = problem.demand[..., None]
-    carried = flow * torch.where(routed > demand, demand / routed.clamp(min=1e-300), 1.0)
-    splits = torch.where(demand > 0, carried / demand.clamp(min=1e-300), 0.0)
-    return dataclasses.replace(old, splits=splits, prices=None)
+    carried_flow = flow * torch.where(old_rate > demand, demand / old_rate.clamp(min=1e-300), 1.0)
+    splits = torch.where(demand > 0, carried_flow / demand.clamp(min=1e-300), 0.0)
+    return dataclasses.replace(old_allocation, splits=splits, prices=None)
 
 
 # A warm-up solve is not repeated but counts as the result of the first case if it took longer than
@@ -195,8 +196,8 @@ class SchemeRunner:
 
     def __post_init__(self) -> None:
         self._timeline = Timeline(self.interval_s)
-        # Wall-clock seconds of the last call.
-        self._busy_s = 0.0
+        # Wall-clock seconds of the last solve; 0 once the time limit has been checked.
+        self._last_solve_s = 0.0
         # Result of a warm-up that is not repeated.
         self._warm_up_result: Allocation | None = None
 
@@ -218,7 +219,7 @@ class SchemeRunner:
         is_on_gpu = problem.demand.device.type != "cpu"
         try:
             allocation = self._solve(problem, case)
-            if is_on_gpu and self._busy_s <= MAX_WARM_UP_S:
+            if is_on_gpu and self._last_solve_s <= MAX_WARM_UP_S:
                 # The second solve records the kernel launches as a graph.
                 allocation = self._solve(problem, case)
         except Exception as error:
@@ -230,7 +231,7 @@ class SchemeRunner:
         # kernels.
         may_compile = num_compiled() > num_compiled_before or is_on_gpu
         max_warm_up_s = MAX_WARM_UP_S if may_compile else _MAX_UNCOMPILED_S
-        if self._busy_s > max_warm_up_s:
+        if self._last_solve_s > max_warm_up_s:
             self._warm_up_result = allocation
         return None
 
@@ -241,11 +242,11 @@ class SchemeRunner:
             problem: problem of the case.
             case: the case.
         """
-        failed = failed_allocation(problem)
+        no_allocation = failed_allocation(problem)
         if self.excluded:
-            return SchemeResult(failed, assess(problem, failed), self.excluded)
+            return SchemeResult(no_allocation, assess(problem, no_allocation), self.excluded)
         try:
-            # The warm-up or the solve has set _busy_s, the wall-clock time of the solve.
+            # The warm-up or this solve stores its wall-clock seconds in _last_solve_s.
             allocation = self._warm_up_result or self._solve(problem, case)
             self._warm_up_result = None
             assessment = assess(problem, allocation)
@@ -254,14 +255,14 @@ class SchemeRunner:
                 allocation,
                 assessment,
                 note,
-                wall_s=self._busy_s,
+                wall_s=self._last_solve_s,
                 model_alone=_model_alone(problem, self.scheme),
                 proved_gap=proved_gap,
             )
         except Exception as error:
             failure = one_line(error)
             self.notify(f"{self.name} on {self.where}, matrix {case.index}: {failure}")
-            return SchemeResult(failed, assess(problem, failed), failure)
+            return SchemeResult(no_allocation, assess(problem, no_allocation), failure)
 
     def _prove(
         self, problem: Problem, allocation: Allocation, assessment: Assessment
@@ -292,8 +293,8 @@ class SchemeRunner:
         Args:
             row: row of the last case.
         """
-        spent_s = max(row.total_s if row.usable else 0.0, self._busy_s)
-        self._busy_s = 0.0
+        spent_s = max(row.total_s if row.usable else 0.0, self._last_solve_s)
+        self._last_solve_s = 0.0
         if spent_s > self.time_limit and not self.excluded:
             self._exclude(f"{LEFT_OUT} after {spent_s:.0f} s for one matrix")
 
@@ -304,7 +305,7 @@ class SchemeRunner:
 
     def _solve(self, problem: Problem, case: Case) -> Allocation:
         """Return the allocation of a case; store the wall-clock seconds of the solve in
-        ``_busy_s``.
+        ``_last_solve_s``.
 
         Args:
             problem: problem of the case.
@@ -320,7 +321,7 @@ class SchemeRunner:
             if allocation.splits.is_cuda:
                 torch.cuda.synchronize(allocation.splits.device)
         finally:
-            self._busy_s = time.perf_counter() - begin
+            self._last_solve_s = time.perf_counter() - begin
         return dataclasses.replace(
             allocation,
             build_s=(float(allocation.build_s[0]),),
@@ -336,8 +337,8 @@ class SchemeRunner:
             case: the case.
             row: its stored row.
         """
-        lazy = LazyAllocation(lambda: self._solve(problem, case), problem.demand)
-        self._timeline.step(lazy, row.total_s if row.usable else math.nan)
+        lazy_allocation = LazyAllocation(lambda: self._solve(problem, case), problem.demand)
+        self._timeline.step(lazy_allocation, row.total_s if row.usable else math.nan)
 
     def online_row(
         self, problem: Problem, row: Row, result: SchemeResult, *, was_excluded: bool
@@ -351,8 +352,8 @@ class SchemeRunner:
             was_excluded: whether the scheme was not run for this matrix: then no allocation of it
                 stays installed.
         """
-        lazy = LazyAllocation(lambda: result.allocation, problem.demand)
-        pieces = self._timeline.step(lazy, row.total_s if row.usable else math.nan)
+        lazy_allocation = LazyAllocation(lambda: result.allocation, problem.demand)
+        pieces = self._timeline.step(lazy_allocation, row.total_s if row.usable else math.nan)
         row = dataclasses.replace(
             row, protocol=Protocol.ONLINE.value, level=f"{self.interval_s:g}s"
         )
@@ -500,14 +501,14 @@ class Evaluation:
         }
         self._capacity = self.instance.topology.capacity
         # Problem of the first case; later ones share its path operations.
-        self._problem: Problem | None = None
+        self._first_problem: Problem | None = None
         # Cache: index of a matrix, and the problem of the previous matrix.
-        self._last_previous: tuple[int, Problem | None] = (
+        self._previous_problem_cache: tuple[int, Problem | None] = (
             -1,
             None,
         )
         # Cache: index of a matrix, and the splits (D, K) installed before it.
-        self._last_installed: tuple[int, Tensor] | None = None
+        self._installed_splits_cache: tuple[int, Tensor] | None = None
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -536,25 +537,25 @@ class Evaluation:
         finished = finished or {}
         self._capacity = cases.topology.capacity
         earlier_rows = [row for rows in finished.values() for row in rows]
-        has_worked = {row.scheme for row in earlier_rows}
-        is_slow = {row.scheme for row in earlier_rows if row.total_s > MAX_WARM_UP_S}
+        working_schemes = {row.scheme for row in earlier_rows}
+        slow_schemes = {row.scheme for row in earlier_rows if row.total_s > MAX_WARM_UP_S}
         with progress_bar(total=len(cases), desc="evaluating", unit="matrix") as bar:
             for case in cases:
                 problem = self._case_problem(case)
                 if case.key in finished:
                     self._replay(problem, case, finished[case.key])
                 else:
-                    if self._problem is None:
-                        self._warm_up(problem, case, has_worked, is_slow, bar)
-                        self._problem = problem
+                    if self._first_problem is None:
+                        self._warm_up(problem, case, working_schemes, slow_schemes, bar)
+                        self._first_problem = problem
                     yield self._evaluate_case(problem, case, bar)
                 bar.update()
 
     def _case_problem(self, case: Case) -> Problem:
         """Return the problem of a case, which shares the path operations of the first one."""
-        if self._problem is None:
+        if self._first_problem is None:
             return self.instance.problem(case.demand, capacity=case.capacity)
-        problem = self._problem.with_demand(torch.from_numpy(case.demand[None]))
+        problem = self._first_problem.with_demand(torch.from_numpy(case.demand[None]))
         if not np.array_equal(case.capacity, problem.capacity[0].cpu().numpy()):
             problem = problem.with_capacity(torch.from_numpy(case.capacity))
         if case.max_churn is not None:
@@ -565,34 +566,34 @@ class Evaluation:
         """Return the splits (D, K) that are installed when a case begins: the optimum of the
         previous matrix.
         """
-        if self._last_installed is None or self._last_installed[0] != case.index:
+        if self._installed_splits_cache is None or self._installed_splits_cache[0] != case.index:
             previous = self._previous_problem(case)
             assert previous is not None
-            self._last_installed = (
+            self._installed_splits_cache = (
                 case.index,
                 pipeline.solve(previous, gap=_INSTALLED_GAP).splits[0],
             )
-        return self._last_installed[1]
+        return self._installed_splits_cache[1]
 
     def _previous_problem(self, case: Case) -> Problem | None:
         """Return the problem of the previous matrix, on the network before any failure of the case;
         None for the first matrix.
         """
         # The problem of the last call is cached: all schemes and changes of a matrix need it.
-        if self._last_previous[0] != case.index:
+        if self._previous_problem_cache[0] != case.index:
             previous = None
             if case.index:
                 demand = self.instance.traffic.read([case.index - 1])
                 previous = self.instance.problem(demand, capacity=self._capacity)
-            self._last_previous = case.index, previous
-        return self._last_previous[1]
+            self._previous_problem_cache = case.index, previous
+        return self._previous_problem_cache[1]
 
     def _warm_up(
         self,
         problem: Problem,
         case: Case,
-        has_worked: Container[str],
-        is_slow: Container[str],
+        working_schemes: Container[str],
+        slow_schemes: Container[str],
         bar: Any,
     ) -> None:
         """Let each scheme solve a case that is not counted, except excluded and slow ones.
@@ -600,8 +601,8 @@ class Evaluation:
         Args:
             problem: problem of the case.
             case: the first unfinished case.
-            has_worked: schemes that have rows of an earlier part of the run.
-            is_slow: schemes that took longer than the limit of a warm-up.
+            working_schemes: schemes that have rows of an earlier part of the run.
+            slow_schemes: schemes that took longer than the limit of a warm-up.
             bar: progress bar, which shows the current scheme.
 
         Raises:
@@ -609,10 +610,10 @@ class Evaluation:
         """
         input_errors: list[InputError] = []
         for name, runner in self._runners.items():
-            if name in is_slow or runner.excluded:
+            if name in slow_schemes or runner.excluded:
                 continue
-            _show(bar, f"{name}, warming up")
-            input_error = runner.warm_up(problem, case, has_worked=name in has_worked)
+            _show_status(bar, f"{name}, warming up")
+            input_error = runner.warm_up(problem, case, has_worked=name in working_schemes)
             input_errors += [] if input_error is None else [input_error]
         if self.strict and input_errors and len(input_errors) == len(self.schemes):
             raise input_errors[0]
@@ -627,7 +628,7 @@ class Evaluation:
         """
         results: dict[str, SchemeResult] = {}
         for name, runner in self._runners.items():
-            _show(bar, name)
+            _show_status(bar, name)
             results[name] = runner.run(problem, case)
         # Schemes that were not run on this case; those over the time limit are excluded only now.
         was_excluded = set(self.excluded)
@@ -659,7 +660,7 @@ class Evaluation:
                     self._runners[row.scheme].replay(problem, case, row)
 
 
-def _show(bar: Any, text: str) -> None:
+def _show_status(bar: Any, text: str) -> None:
     """Set the text of the progress bar; redraw it only if the last update was more than
     _REFRESH_AFTER_S seconds ago.
     """

@@ -92,6 +92,7 @@ def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda 
     # Schemes and networks are loaded first, so that an error is raised before anything slow.
     schemes = schemes_of(config, config.models_by_network(), notify)
     networks = _networks(config, study, entries, notify)
+    # With one network, an InputError of every scheme ends the run.
     strict = len(config.topology) == 1
     try:
         for network_index, (instance, cases) in networks.items():
@@ -102,7 +103,7 @@ def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda 
             write_files(config.out, {ROWS: partial(write_csv, rows=rows)})
         raise
     record = study.record()
-    _publish(config, record, entries.journal)
+    _write_results(config, record, entries.journal)
     return record
 
 
@@ -127,16 +128,16 @@ def _networks(
     """
     # Networks of an interrupted run.
     complete_networks = {entry["network"] for entry in entries.entries("complete")}
-    entry_by_network = {entry["network"]: entry for entry in entries.entries("network")}
-    names = [(entry["topology"], entry["traffic"]) for entry in entry_by_network.values()]
+    earlier_entries = {entry["network"]: entry for entry in entries.entries("network")}
+    known_names = [(entry["topology"], entry["traffic"]) for entry in earlier_entries.values()]
     networks = {}
 
     def compile_kernels(topology: Topology) -> None:
         """Compile the kernels of the schemes for a network, in several processes, before their
         first call.
         """
-        pairs = topology.num_nodes * (topology.num_nodes - 1)
-        compile_first(notify, pairs, chosen_schemes(config))
+        num_pairs = topology.num_nodes * (topology.num_nodes - 1)
+        compile_first(notify, num_pairs, chosen_schemes(config))
 
     # Load each network that is not complete.
     for network_index, network_config in enumerate(config.instances()):
@@ -145,22 +146,22 @@ def _networks(
         loaded = load_instance(network_config, notify, on_topology=compile_kernels)
         instance, cases = study.prepared(loaded)
         # The network must be that of the interrupted run, or a new one.
-        if network_index in entry_by_network:
-            if entry_by_network[network_index]["content"] != study.content(instance):
-                problem = "topology, traffic or paths differ from those of the interrupted run"
+        if network_index in earlier_entries:
+            if earlier_entries[network_index]["content"] != study.content(instance):
+                fault = "topology, traffic or paths differ from those of the interrupted run"
                 remedy = "restore them, or start again with --overwrite"
-                raise InputError.invalid(network_config.topology, "", problem, remedy)
+                raise InputError.invalid(network_config.topology, "", fault, remedy)
         else:
             name = instance.topology.name, instance.traffic.name
-            if name in names:
-                problem = f"{' with '.join(name)} occurs twice"
-                raise InputError.invalid("--topology", "", problem, "list each network once")
-            names.append(name)
+            if name in known_names:
+                fault = f"{' with '.join(name)} occurs twice"
+                raise InputError.invalid("--topology", "", fault, "list each network once")
+            known_names.append(name)
         networks[network_index] = instance, cases
     return networks
 
 
-def _publish(config: EvaluateConfig, record: Record, journal: Journal | None) -> None:
+def _write_results(config: EvaluateConfig, record: Record, journal: Journal | None) -> None:
     """Write results, manifest and report to OUT, and remove the journal.
 
     Args:

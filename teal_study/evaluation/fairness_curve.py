@@ -57,7 +57,7 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
     # Solve each objective, and let the splits use residual capacity.
     points = []
     for spec in OBJECTIVES:
-        scaled_problem = Problem.create(
+        objective_problem = Problem.create(
             problem.topology,
             problem.paths,
             Objective(spec),
@@ -66,14 +66,14 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
             device=problem.demand.device,
         )
         result = solve(
-            scaled_problem, gap=_GAP, deadline=_DEADLINE_S, max_iterations=_MAX_ITERATIONS
+            objective_problem, gap=_GAP, deadline=_DEADLINE_S, max_iterations=_MAX_ITERATIONS
         )
-        splits = project(scaled_problem, result.splits, refill=_REFILL_ROUNDS)
+        splits = project(objective_problem, result.splits, refill=_REFILL_ROUNDS)
         points.append(
             FairnessPoint(
                 spec,
-                total_share(scaled_problem, splits),
-                least_share(scaled_problem, splits),
+                total_share(objective_problem, splits),
+                least_share(objective_problem, splits),
                 float(result.gap[0]),
             )
         )
@@ -99,6 +99,6 @@ def least_share(problem: Problem, splits: torch.Tensor) -> float:
         problem: B = 1.
         splits: (1, D, K) split ratios.
     """
-    counts = (problem.routable & (problem.demand > 0))[0]
-    shares = splits[0].sum(-1)[counts]
+    is_counted = (problem.routable & (problem.demand > 0))[0]
+    shares = splits[0].sum(-1)[is_counted]
     return float(shares.min()) if len(shares) else float("nan")

@@ -106,15 +106,15 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
         rows: rows of cases.
     """
     shares = shares_of_optimum(rows)
-    for group, schemes in _groups(rows):
-        for scheme, scheme_rows in schemes.items():
-            failed = sum(not row.usable for row in scheme_rows)
+    for group, rows_by_scheme in _rows_by_group(rows):
+        for scheme, scheme_rows in rows_by_scheme.items():
+            num_failed = sum(not row.usable for row in scheme_rows)
             is_maximum = Objective(scheme_rows[0].objective).rules.sense > 0
             for metric in _METRICS:
                 # Index of the matrix and value of the metric for each case, without NaN values; no
                 # cases if a value is infinite, which omits the metric.
                 cases = _finite_cases(
-                    [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
+                    [(row.index, _counted_value(row, metric, shares)) for row in scheme_rows]
                 )
                 # Only the share of the optimum has a worst value.
                 if cases:
@@ -124,7 +124,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                         scheme,
                         metric,
                         len(cases),
-                        failed,
+                        num_failed,
                         interval.matrices,
                         interval.mean,
                         interval.low,
@@ -143,16 +143,16 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
         rows: rows of cases.
     """
     shares = shares_of_optimum(rows)
-    for group, schemes in _groups(rows):
+    for group, rows_by_scheme in _rows_by_group(rows):
         for (first_scheme, first_rows), (second_scheme, second_rows) in itertools.combinations(
-            schemes.items(), 2
+            rows_by_scheme.items(), 2
         ):
             # Rows (second scheme, first scheme) of the cases that both schemes have.
-            by_case = {(row.draw, row.index): row for row in first_rows}
-            pairs = [
-                (row, by_case[row.draw, row.index])
+            first_row_by_case = {(row.draw, row.index): row for row in first_rows}
+            row_pairs = [
+                (row, first_row_by_case[row.draw, row.index])
                 for row in second_rows
-                if (row.draw, row.index) in by_case
+                if (row.draw, row.index) in first_row_by_case
             ]
             # Index of the matrix, and difference of the metric, of each case.
             for metric in _METRICS:
@@ -161,11 +161,11 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                         (
                             minuend.index,
                             _difference(
-                                _counted(minuend, metric, shares),
-                                _counted(subtrahend, metric, shares),
+                                _counted_value(minuend, metric, shares),
+                                _counted_value(subtrahend, metric, shares),
                             ),
                         )
-                        for minuend, subtrahend in pairs
+                        for minuend, subtrahend in row_pairs
                     ]
                 )
                 if cases:
@@ -183,7 +183,9 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                     )
 
 
-def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
+def _rows_by_group(
+    rows: list[Row],
+) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
     """Yield (network, traffic, protocol, level) with the rows of each scheme, by scheme.
 
     A scheme without any usable allocation is omitted.
@@ -193,18 +195,18 @@ def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[s
     """
     for (topology, traffic), network_rows in by_network(rows).items():
         for (protocol, level), level_rows in by_level(network_rows).items():
-            schemes: dict[str, list[Row]] = {}
+            rows_by_scheme: dict[str, list[Row]] = {}
             for row in level_rows:
-                schemes.setdefault(row.scheme, []).append(row)
+                rows_by_scheme.setdefault(row.scheme, []).append(row)
             usable_schemes = {
                 name: scheme_rows
-                for name, scheme_rows in schemes.items()
+                for name, scheme_rows in rows_by_scheme.items()
                 if any(row.usable for row in scheme_rows)
             }
             yield (topology, traffic, protocol, level), usable_schemes
 
 
-def _counted(row: Row, metric: str, shares: Mapping[int, float]) -> float:
+def _counted_value(row: Row, metric: str, shares: Mapping[int, float]) -> float:
     """Return the value of a metric that a mean uses for a row.
 
     Args:

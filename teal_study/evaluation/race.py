@@ -127,14 +127,20 @@ def race(
     active_schemes: dict[str, Scheme] = dict(schemes)
     runs: list[RaceRun] = []
     with progress_bar(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
-        for row in rows:
-            for situation, problem, previous in situations(instance, int(row), seed):
+        for matrix_index in rows:
+            for situation, problem, previous in situations(instance, int(matrix_index), seed):
                 make_run = partial(
-                    RaceRun, instance.topology.name, instance.traffic.name, int(row), situation
+                    RaceRun,
+                    instance.topology.name,
+                    instance.traffic.name,
+                    int(matrix_index),
+                    situation,
                 )
                 runs += [
                     make_run(*metrics)
-                    for metrics in _runs(problem, previous, active_schemes, targets, notify)
+                    for metrics in _situation_runs(
+                        problem, previous, active_schemes, targets, notify
+                    )
                 ]
                 bar.update()
     return runs
@@ -154,20 +160,21 @@ class PreviousInterval:
 
 
 def situations(
-    instance: Instance, row: int, seed: int
+    instance: Instance, matrix_index: int, seed: int
 ) -> Iterator[tuple[str, Problem, PreviousInterval | None]]:
     """Yield name, problem and previous interval (None without an earlier state) of each situation.
 
     Args:
         instance: network, paths, traffic.
-        row: index of the matrix.
+        matrix_index: index of the matrix.
         seed: seed of flash crowd and failures.
     """
-    # The previous matrix and its solution; before matrix 0 comes the last one.
-    rng = np.random.default_rng([seed, row])
+    # The previous matrix (before matrix 0: the last one) and the matrix of this index; then the
+    # solution of the previous one.
+    rng = np.random.default_rng([seed, matrix_index])
     topology = instance.topology
     earlier_demand, demand = (
-        instance.traffic.read([(row + offset) % instance.traffic.num_matrices])
+        instance.traffic.read([(matrix_index + offset) % instance.traffic.num_matrices])
         for offset in (-1, 0)
     )
     earlier_problem = instance.problem(earlier_demand)
@@ -176,18 +183,18 @@ def situations(
     yield NEXT, instance.problem(demand), previous
     yield CROWD, instance.problem(flash_crowd(demand, rng)), previous
     num_failed = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
-    failed = topology.with_failed_links(fail_cables(topology, num_failed, rng))
-    yield FAILURES, instance.problem(demand, capacity=failed.capacity), previous
+    failed_topology = topology.with_failed_links(fail_cables(topology, num_failed, rng))
+    yield FAILURES, instance.problem(demand, capacity=failed_topology.capacity), previous
     yield FIRST, instance.problem(demand), None
 
 
 # Result of a run: allocation, and number of PDHG iterations.
-_Solved = tuple[Allocation, int]
+_RunResult = tuple[Allocation, int]
 # Fields of a RaceRun, beginning with the scheme.
 _RunMetrics = tuple[str, float, float, int, float, float, str]
 
 
-def _runs(
+def _situation_runs(
     problem: Problem,
     previous: PreviousInterval | None,
     schemes: dict[str, Scheme],
@@ -221,7 +228,7 @@ def _runs(
         except SolverError as error:
             notify(str(error))
             del schemes[name]
-    # Starts of PDHG: cold, warm, and the models.
+    # Starts of PDHG by name of the run: none (cold), the previous solution (warm), and each model.
     starts: dict[str, SolveResult | Starter | None] = {COLD: None}
     if previous is not None:
         starts[WARM] = previous.result
@@ -238,7 +245,7 @@ def _runs(
             )
 
 
-def _solve(problem: Problem, start: SolveResult | Starter | None, target: float) -> _Solved:
+def _solve(problem: Problem, start: SolveResult | Starter | None, target: float) -> _RunResult:
     """Run PDHG to a target gap; return the allocation and the number of iterations.
 
     Args:
@@ -261,7 +268,7 @@ def _timed_run(
     problem: Problem,
     name: str,
     target: float,
-    solve: Callable[[], _Solved],
+    solve: Callable[[], _RunResult],
     prepare: Callable[[], None] | None = None,
 ) -> _RunMetrics:
     """Time a run, and assess its allocation.
@@ -335,24 +342,37 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
     # Seconds of the fastest run with that gap or less, by (situation, scheme), then by matrix.
     fastest: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
     for run in runs:
-        times = fastest.setdefault((run.situation, run.scheme), {})
-        key = (run.topology, run.traffic, run.index)
-        has_reached = run.gap <= gap
-        times[key] = min(times.get(key, math.inf), run.seconds if has_reached else math.inf)
-    # Median of each situation and scheme over the matrices on which PDHG ran.
+        times_by_matrix = fastest.setdefault((run.situation, run.scheme), {})
+        matrix_key = (run.topology, run.traffic, run.index)
+        reaches_gap = run.gap <= gap
+        times_by_matrix[matrix_key] = min(
+            times_by_matrix.get(matrix_key, math.inf), run.seconds if reaches_gap else math.inf
+        )
+    # Median of each situation and scheme over the matrices on which PDHG ran, or else over those of
+    # the scheme.
     results = []
-    for (situation, scheme), times in fastest.items():
+    for (situation, scheme), times_by_matrix in fastest.items():
         pdhg_times_by_start = [fastest.get((situation, name), {}) for name in (COLD, WARM)]
-        keys = {key for pdhg_times in pdhg_times_by_start for key in pdhg_times} or set(times)
-        seconds = [times.get(key, math.inf) for key in keys]
+        matrix_keys = {
+            matrix_key for pdhg_times in pdhg_times_by_start for matrix_key in pdhg_times
+        } or set(times_by_matrix)
+        seconds = [times_by_matrix.get(matrix_key, math.inf) for matrix_key in matrix_keys]
         if math.inf in seconds:
             results.append(TimeToGap(situation, scheme, math.inf, 0.0))
             continue
         # Speedup over the better of cold and warm PDHG, matrix by matrix.
-        best_pdhg = [
-            min(pdhg_times.get(key, math.inf) for pdhg_times in pdhg_times_by_start) for key in keys
+        best_pdhg_times = [
+            min(pdhg_times.get(matrix_key, math.inf) for pdhg_times in pdhg_times_by_start)
+            for matrix_key in matrix_keys
         ]
-        speedup = float(np.median([p / s for p, s in zip(best_pdhg, seconds, strict=True)]))
+        speedup = float(
+            np.median(
+                [
+                    pdhg_time / scheme_time
+                    for pdhg_time, scheme_time in zip(best_pdhg_times, seconds, strict=True)
+                ]
+            )
+        )
         results.append(TimeToGap(situation, scheme, float(np.median(seconds)), speedup))
     return results
 
@@ -374,14 +394,14 @@ def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
 
     def column(situation: str) -> Column:
         """Return the column of a situation, whose rows are schemes."""
-        return Column(situation, lambda scheme: time_by_cell.get((scheme, situation)), _cell)
+        return Column(situation, lambda scheme: time_by_cell.get((scheme, situation)), _time_cell)
 
     title = f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)"
     columns = (Column("scheme", str), *map(column, SITUATIONS))
     return Table(title, columns, list(dict.fromkeys(entry.scheme for entry in times)))
 
 
-def _cell(time: TimeToGap | None) -> str:
+def _time_cell(time: TimeToGap | None) -> str:
     """Format a time to the gap and its speedup, such as "12 ms (3x)"; "-" for None, and "not
     reached" for an infinite time.
     """
@@ -404,27 +424,31 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
         runs: all runs.
     """
     # A row of panels for each network with its traffic, a column for each situation.
-    groups = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
-    shape = len(groups), len(SITUATIONS)
-    figure = Figure(figsize=(3.3 * shape[1], 0.6 + 2.6 * shape[0]), layout="constrained")
+    networks = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
+    grid_shape = len(networks), len(SITUATIONS)
+    figure = Figure(figsize=(3.3 * grid_shape[1], 0.6 + 2.6 * grid_shape[0]), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(*shape, squeeze=False, sharey=True)
+    panels = figure.subplots(*grid_shape, squeeze=False, sharey=True)
     schemes = list(dict.fromkeys(run.scheme for run in runs))
     # One legend for all panels, by scheme.
-    handles: dict[str, Any] = {}
-    for line, group in zip(panels, groups, strict=True):
-        for axes, situation in zip(line, SITUATIONS, strict=True):
+    lines_by_scheme: dict[str, Any] = {}
+    for panel_row, network in zip(panels, networks, strict=True):
+        for axes, situation in zip(panel_row, SITUATIONS, strict=True):
             panel_runs = [
                 run
                 for run in runs
-                if (run.topology, run.traffic) == group and run.situation == situation
+                if (run.topology, run.traffic) == network and run.situation == situation
             ]
-            handles |= _plot_panel(axes, panel_runs, schemes, situation)
-        line[0].set_ylabel(f"{group[0]}\n{group[1]}\ncertified gap (%)", fontsize="small")
+            lines_by_scheme |= _plot_panel(axes, panel_runs, schemes, situation)
+        panel_row[0].set_ylabel(f"{network[0]}\n{network[1]}\ncertified gap (%)", fontsize="small")
     for axes in panels[-1]:
         axes.set_xlabel("time (ms)")
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small"
+        lines_by_scheme.values(),
+        lines_by_scheme.keys(),
+        loc="outside lower center",
+        ncols=4,
+        fontsize="small",
     )
     figure.savefig(path, dpi=130)
 
@@ -440,22 +464,23 @@ def _plot_panel(
         schemes: all schemes, in the order of their colours.
         situation: title of the panel.
     """
-    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
+    # Colours by scheme without the suffix: a model and PDHG from that model have one colour; PDHG
+    # without a model is dashed.
     colour_keys = list(
         dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)])
     )
     # A line for several target gaps, a star for a scheme without targets.
-    handles = {}
+    lines_by_scheme = {}
     for scheme in schemes:
-        points = _points([run for run in runs if run.scheme == scheme])
-        index = colour_keys.index(scheme.removesuffix(FROM))
+        points = _curve_points([run for run in runs if run.scheme == scheme])
+        colour_index = colour_keys.index(scheme.removesuffix(FROM))
         is_single = len(points) == 1
         if points:
-            (handles[scheme],) = axes.plot(
+            (lines_by_scheme[scheme],) = axes.plot(
                 *zip(*points, strict=True),
-                color=COLOURS[index % len(COLOURS)],
+                color=COLOURS[colour_index % len(COLOURS)],
                 linestyle="--" if scheme in (COLD, WARM) else "-",
-                marker="*" if is_single else MARKERS[index % len(MARKERS)],
+                marker="*" if is_single else MARKERS[colour_index % len(MARKERS)],
                 markersize=11 if is_single else 4,
             )
     axes.set(xscale="log", yscale="log", title=situation)
@@ -464,10 +489,10 @@ def _plot_panel(
     plain_log_axis(axes.yaxis)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    return handles
+    return lines_by_scheme
 
 
-def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
+def _curve_points(runs: list[RaceRun]) -> list[tuple[float, float]]:
     """Return the points (ms, gap in %) of a scheme, medians over the matrices, in order of time.
 
     The gap is the running minimum, since by chance a run to a smaller target may be faster.
@@ -477,17 +502,22 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
     """
     # Medians of the runs to each target; runs of a scheme without a target are one group.
     finite_runs = [run for run in runs if not math.isnan(run.gap)]
-    targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in finite_runs)
+    target_keys = dict.fromkeys(
+        "none" if math.isnan(run.target) else run.target for run in finite_runs
+    )
     points = []
-    for target in targets:
-        group = [
+    for target in target_keys:
+        target_runs = [
             run
             for run in finite_runs
             if ("none" if math.isnan(run.target) else run.target) == target
         ]
-        gap = float(np.median([run.gap for run in group]))
+        gap = float(np.median([run.gap for run in target_runs]))
         points.append(
-            (1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP))
+            (
+                1e3 * float(np.median([run.seconds for run in target_runs])),
+                100 * max(gap, _MIN_DRAWN_GAP),
+            )
         )
     # In order of time, with the running minimum of the gap.
     points.sort()
@@ -525,9 +555,13 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
     runs = []
     for network_index, instance_config in enumerate(config.instances()):
         instance = load_instance(instance_config, notify)
-        rows = spread(rows_of(instance, config.split), config.limit or _DEFAULT_MATRICES)
+        matrix_indices = spread(rows_of(instance, config.split), config.limit or _DEFAULT_MATRICES)
         runs += race(
-            instance, schemes[network_index], rows.tolist(), seed=config.seed, notify=notify
+            instance,
+            schemes[network_index],
+            matrix_indices.tolist(),
+            seed=config.seed,
+            notify=notify,
         )
     write_files(
         config.out,

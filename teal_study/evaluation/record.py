@@ -80,13 +80,15 @@ class NetworkRecord:
         coordinates = [
             [None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()
         ]
-        lists = {name: getattr(self, name).tolist() for name in ("source", "target", "capacity")}
-        names = {
+        link_lists = {
+            name: getattr(self, name).tolist() for name in ("source", "target", "capacity")
+        }
+        named_values = {
             name: getattr(self, name) for name in ("topology", "traffic", "content", "selection")
         }
-        names["nodes"] = list(self.nodes)
-        names["fairness"] = [list(dataclasses.astuple(point)) for point in self.fairness]
-        return {**names, "coordinates": coordinates, **lists}
+        named_values["nodes"] = list(self.nodes)
+        named_values["fairness"] = [list(dataclasses.astuple(point)) for point in self.fairness]
+        return {**named_values, "coordinates": coordinates, **link_lists}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NetworkRecord:
@@ -205,17 +207,20 @@ class Record:
                     for values in zip(*(table[f] for f in RESULT_KEY_FIELDS), strict=True)
                 ]
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-                problem = f"no complete results of teal evaluate: {error}"
-                raise InputError.invalid(str(folder), "", problem) from None
+                fault = (
+                    "no complete results of teal evaluate; give a folder of a finished run: "
+                    f"{error}"
+                )
+                raise InputError.invalid(str(folder), "", fault) from None
             # Networks of the same name must be equal.
             for name, network in folder_networks.items():
                 if name in networks and networks[name].content != network.content:
-                    problem = (
+                    fault = (
                         f"the results for {name[0]} cannot be compared with the others: demands, "
                         "paths, objective, failed links or seed differ"
                     )
                     remedy = "report folders of different settings separately"
-                    raise InputError.invalid(str(folder), "", problem, remedy)
+                    raise InputError.invalid(str(folder), "", fault, remedy)
             networks |= folder_networks
             utilisation |= {
                 key: np.array(u, np.float32) for key, u in zip(keys, utilisations, strict=True)

@@ -49,7 +49,7 @@ _LEVEL_TITLES = {
     Protocol.CHURN: "volume that may move",
 }
 # Ends of the chart titles over levels.
-_CHANGES = {
+_LEVEL_TITLE_ENDS = {
     Protocol.FAILURES: "when cables fail",
     Protocol.NOISE: "under noise",
     Protocol.SPATIAL: "as demand shifts between pairs",
@@ -80,8 +80,8 @@ class Charts:
         self._schemes = list(dict.fromkeys(row.scheme for row in rows))
         self._quality = Quality.of(rows[0].objective)
         # Rows by (protocol, level): the usable ones, then all.
-        self._usable_rows = by_level(self._rows)
-        self._rows_with_failed = by_level(rows)
+        self._usable_rows_by_level = by_level(self._rows)
+        self._all_rows_by_level = by_level(rows)
 
     def all(self) -> list[Chart]:
         """Return every chart for which there are rows.
@@ -89,7 +89,7 @@ class Charts:
         The nominal matrices have up to five charts; the online protocol has one, and so has each
         protocol with levels.
         """
-        offline = self._usable_rows.get((Protocol.OFFLINE.value, ""), [])
+        offline = self._usable_rows_by_level.get((Protocol.OFFLINE.value, ""), [])
         charts: list[Chart] = []
         if offline:
             charts.append(self.against_time(offline))
@@ -97,11 +97,11 @@ class Charts:
                 charts.append(self._fairness(offline, self._fairness_curve))
             if len({row.index for row in offline}) > 1:
                 charts += [self.over_time(offline), self._gaps(offline), self._times(offline)]
-        for (protocol, level), rows in self._usable_rows.items():
+        for (protocol, level), rows in self._usable_rows_by_level.items():
             if protocol == Protocol.ONLINE.value:
                 charts.append(self._online(level, rows))
         for kind in _LEVEL_TITLES:
-            if any(protocol == kind.value for protocol, _ in self._usable_rows):
+            if any(protocol == kind.value for protocol, _ in self._usable_rows_by_level):
                 charts.append(self._level_chart(kind))
         return charts
 
@@ -113,8 +113,8 @@ class Charts:
         """
         series = []
         for scheme, scheme_rows in by_scheme(rows).items():
-            times = _array(scheme_rows, lambda r: 1e3 * r.total_s)
-            values = _array(scheme_rows, self._quality.of_row)
+            times = _values_of_rows(scheme_rows, lambda r: 1e3 * r.total_s)
+            values = _values_of_rows(scheme_rows, self._quality.of_row)
             drawn_rows = spread(np.arange(len(scheme_rows)), MAX_POINTS)
             series += [
                 Series(scheme, "points", times[drawn_rows].tolist(), values[drawn_rows].tolist()),
@@ -137,7 +137,7 @@ class Charts:
             rows: rows of the nominal matrices.
             curve: results of alpha-fair objectives on the first matrix.
         """
-        # The curve, and the means of the schemes.
+        # Points of the curve and means of the schemes, as (least share, total share) in percent.
         curve_least_shares, total_shares = (
             [100 * getattr(point, name) for point in curve]
             for name in ("least_share", "total_share")
@@ -149,8 +149,8 @@ class Charts:
             for scheme, scheme_rows in by_scheme(rows).items()
             for least_shares, satisfied in [
                 (
-                    _array(scheme_rows, lambda r: r.least_share),
-                    _array(scheme_rows, lambda r: r.satisfied_demand),
+                    _values_of_rows(scheme_rows, lambda r: r.least_share),
+                    _values_of_rows(scheme_rows, lambda r: r.satisfied_demand),
                 )
             ]
             if np.isfinite(least_shares).all()
@@ -265,7 +265,7 @@ class Charts:
             value_of_row: value of a row, such as its gap.
         """
         return tuple(
-            distribution(scheme, _array(scheme_rows, value_of_row))
+            distribution(scheme, _values_of_rows(scheme_rows, value_of_row))
             for scheme, scheme_rows in by_scheme(rows).items()
         )
 
@@ -280,40 +280,45 @@ class Charts:
             protocol: the protocol, such as failures.
         """
         # Usable rows by level, the nominal one first; scales in ascending order.
-        nominal = {
-            _NOMINAL_LEVEL[protocol]: self._usable_rows.get((Protocol.OFFLINE.value, ""), [])
+        nominal_level = {
+            _NOMINAL_LEVEL[protocol]: self._usable_rows_by_level.get(
+                (Protocol.OFFLINE.value, ""), []
+            )
         }
-        rows_by_level = nominal | {
+        rows_by_level = nominal_level | {
             level: rows
-            for (row_protocol, level), rows in self._usable_rows.items()
+            for (row_protocol, level), rows in self._usable_rows_by_level.items()
             if row_protocol == protocol.value
         }
         if protocol is Protocol.SCALE:
             rows_by_level = dict(sorted(rows_by_level.items(), key=lambda item: float(item[0])))
         series = []
         for scheme in self._schemes:
-            values = [
-                _array([row for row in rows if row.scheme == scheme], self._quality.of_row)
+            values_by_level = [
+                _values_of_rows([row for row in rows if row.scheme == scheme], self._quality.of_row)
                 for rows in rows_by_level.values()
             ]
-            # Number of cases of each level, failed ones included.
-            counts = [
+            # Number of cases of each level, failed ones included; a scheme has a mark only where it
+            # solved all of them.
+            case_counts = [
                 len({(row.index, row.draw) for row in self._all_rows(protocol, level)})
                 for level in rows_by_level
             ]
             is_complete = [
                 len(level_values) == count > 0
-                for level_values, count in zip(values, counts, strict=True)
+                for level_values, count in zip(values_by_level, case_counts, strict=True)
             ]
             if any(is_complete):
                 means = [
                     float(level_values.mean()) if has_all_cases else None
-                    for level_values, has_all_cases in zip(values, is_complete, strict=True)
+                    for level_values, has_all_cases in zip(
+                        values_by_level, is_complete, strict=True
+                    )
                 ]
                 series.append(Series(scheme, "marked", list(rows_by_level), means))
         return Chart(
             protocol.value,
-            f"{self._quality.label.capitalize()} {_CHANGES[protocol]}",
+            f"{self._quality.label.capitalize()} {_LEVEL_TITLE_ENDS[protocol]}",
             "Mean over matrices and draws. No mark where a scheme failed.",
             _LEVEL_TITLES[protocol],
             self._quality.label,
@@ -329,11 +334,11 @@ class Charts:
             level: text of the level; the unchanged level has the rows of the nominal matrices.
         """
         if level == _NOMINAL_LEVEL[protocol]:
-            return self._rows_with_failed.get((Protocol.OFFLINE.value, ""), [])
-        return self._rows_with_failed.get((protocol.value, level), [])
+            return self._all_rows_by_level.get((Protocol.OFFLINE.value, ""), [])
+        return self._all_rows_by_level.get((protocol.value, level), [])
 
 
-def _array(rows: Sequence[Row], value_of_row: Callable[[Row], float]) -> FloatArray:
+def _values_of_rows(rows: Sequence[Row], value_of_row: Callable[[Row], float]) -> FloatArray:
     """Return the values of n rows as an array (n,).
 
     Args:
@@ -353,7 +358,7 @@ def compared(rows: Sequence[Row]) -> str:
     """Return the names of the schemes and networks of some rows, for a heading."""
     schemes = list(dict.fromkeys(row.scheme for row in rows))
     networks = list(dict.fromkeys(row.topology for row in rows))
-    return f"{_list(schemes)} on {_list(networks)}"
+    return f"{_joined_names(schemes)} on {_joined_names(networks)}"
 
 
 def findings(rows: list[Row]) -> list[str]:
@@ -364,18 +369,18 @@ def findings(rows: list[Row]) -> list[str]:
         rows: rows of one network and one objective.
     """
     # Nominal matrices; then the best and the worst scheme at each level of each protocol.
-    levels = by_level(rows)
-    offline = levels.pop((Protocol.OFFLINE.value, ""), [])
-    sentences = list(_nominal_findings(offline)) if offline else []
-    for (protocol, level), level_rows in levels.items():
+    rows_by_level = by_level(rows)
+    nominal_rows = rows_by_level.pop((Protocol.OFFLINE.value, ""), [])
+    sentences = list(_nominal_findings(nominal_rows)) if nominal_rows else []
+    for (protocol, level), level_rows in rows_by_level.items():
         ranked = _ranked(summarise(level_rows), level_rows[0].objective)
         if len(ranked) > 1:
             best = ranked[0]
             worst = ranked[-1]
-            text = _text(best, level_rows[0].objective)
+            best_text = _quality_text(best, level_rows[0].objective)
             sentences.append(
-                f"Under {protocol} {level}: best {best.scheme} ({text}), worst {worst.scheme} "
-                f"({_text(worst, level_rows[0].objective)})."
+                f"Under {protocol} {level}: best {best.scheme} ({best_text}), worst {worst.scheme} "
+                f"({_quality_text(worst, level_rows[0].objective)})."
             )
     # Schemes without a usable allocation in some cases.
     num_failed_by_scheme: dict[str, int] = {}
@@ -403,18 +408,18 @@ def _nominal_findings(rows: list[Row]) -> Iterator[str]:
         yield "No scheme gave a usable allocation."
         return
     # The best schemes.
-    best = [
+    best_summaries = [
         summary
         for summary in ranked
         if _relative_loss(summary, ranked[0], objective) <= _MAX_EQUAL_LOSS
     ]
-    names = _list([summary.scheme for summary in best])
-    yield f"Best: {names}, {_text(ranked[0], objective)}" + (
-        " (no more than 0.05% apart)." if len(best) > 1 else "."
+    names = _joined_names([summary.scheme for summary in best_summaries])
+    yield f"Best: {names}, {_quality_text(ranked[0], objective)}" + (
+        " (no more than 0.05% apart)." if len(best_summaries) > 1 else "."
     )
     # The fastest scheme near the best one.
     yield from _time_sentence(ranked, objective)
-    # The narrowest gap.
+    # The narrowest gap, of the schemes that have one.
     with_gap = [summary for summary in ranked if not math.isnan(summary.gap)]
     if with_gap:
         narrowest = min(with_gap, key=lambda summary: summary.gap)
@@ -422,12 +427,13 @@ def _nominal_findings(rows: list[Row]) -> Iterator[str]:
     # Latencies.
     with_latency = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
     if len(with_latency) > 1:
-        low, high = (
+        lowest_latency, highest_latency = (
             choose(with_latency, key=lambda summary: summary.latency_mean) for choose in (min, max)
         )
         yield (
-            f"Mean latency lies between {milliseconds(low.latency_mean)} ({low.scheme}) and "
-            f"{milliseconds(high.latency_mean)} ({high.scheme})."
+            f"Mean latency lies between {milliseconds(lowest_latency.latency_mean)} "
+            f"({lowest_latency.scheme}) and {milliseconds(highest_latency.latency_mean)} "
+            f"({highest_latency.scheme})."
         )
 
 
@@ -438,22 +444,23 @@ def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
         ranked: summaries, the best first.
         objective: name of the objective.
     """
-    near = [
+    near_best = [
         summary
         for summary in ranked
         if _relative_loss(summary, ranked[0], objective) <= _MAX_NEAR_LOSS
         and not math.isnan(summary.total_s)
     ]
-    if not near or len(ranked) == 1:
+    if not near_best or len(ranked) == 1:
         return
-    fast = min(near, key=lambda summary: summary.total_s)
-    slow = max(
+    fastest = min(near_best, key=lambda summary: summary.total_s)
+    slowest = max(
         (summary for summary in ranked if not math.isnan(summary.total_s)),
         key=lambda summary: summary.total_s,
     )
     yield (
-        f"Fastest scheme within 1% of the best: {fast.scheme}, median {time_text(fast.total_s)} "
-        f"per matrix; slowest of all: {slow.scheme}, {time_text(slow.total_s)}."
+        f"Fastest scheme within 1% of the best: {fastest.scheme}, median "
+        f"{time_text(fastest.total_s)} per matrix; slowest of all: {slowest.scheme}, "
+        f"{time_text(slowest.total_s)}."
     )
 
 
@@ -492,7 +499,7 @@ def _relative_loss(summary: Summary, best: Summary, objective: str) -> float:
     )
 
 
-def _text(summary: Summary, objective: str) -> str:
+def _quality_text(summary: Summary, objective: str) -> str:
     """Return the text of a summary's quality: the objective's metric with its value, or the share
     of the demand that is carried.
     """
@@ -504,13 +511,13 @@ def _text(summary: Summary, objective: str) -> str:
     )
 
 
-def _list(names: Sequence[str]) -> str:
+def _joined_names(names: Sequence[str]) -> str:
     """Join names with commas, and the last one with "and"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
 # Maximum number of nominal cases on a map, and of changed ones.
-_MAX_CASES = 24
+_MAX_MAP_CASES = 24
 
 
 def network_map(
@@ -550,13 +557,13 @@ def network_map(
 
 
 def _selected_cases(cases: Sequence[ResultKey]) -> list[ResultKey]:
-    """Return at most _MAX_CASES nominal cases and _MAX_CASES changed ones, evenly spread."""
+    """Return at most _MAX_MAP_CASES nominal cases and as many changed ones, evenly spread."""
     nominal = [case for case in cases if case.protocol == Protocol.OFFLINE.value]
     changed = [case for case in cases if case.protocol != Protocol.OFFLINE.value]
     return [
         kind_cases[i]
         for kind_cases in (nominal, changed)
-        for i in spread(np.arange(len(kind_cases)), _MAX_CASES).tolist()
+        for i in spread(np.arange(len(kind_cases)), _MAX_MAP_CASES).tolist()
     ]
 
 
@@ -574,7 +581,7 @@ def _case_name(case: ResultKey, time: str) -> str:
 
 
 # Number of most utilised links that a sentence names.
-_MAX_FULL = 3
+_MAX_NAMED_LINKS = 3
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -602,13 +609,14 @@ def figures_of(record: Record) -> dict[str, list[Chart]]:
     """
     return {
         title: Charts(
-            rows, [point for network in _networks(record, rows) for point in network.fairness]
+            rows,
+            [point for network in _recorded_networks(record, rows) for point in network.fairness],
         ).all()
         for title, rows in _by_title(record).items()
     }
 
 
-def _networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
+def _recorded_networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
     """Return the recorded network of some rows, as a list of one; [] if it is not recorded.
 
     Args:
@@ -694,8 +702,8 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     panels = []
     for (topology, _), network_rows in networks.items():
         charts = Charts(network_rows)
-        usable = [row for row in network_rows if row.usable]
-        panels.append((topology, [charts.over_time(usable), charts.against_time(usable)]))
+        usable_rows = [row for row in network_rows if row.usable]
+        panels.append((topology, [charts.over_time(usable_rows), charts.against_time(usable_rows)]))
     plot_panels(path, panels)
 
 
@@ -708,9 +716,9 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         rows: rows of the network.
     """
     # Facts of the network: matrices, and nodes and links if the network is recorded.
-    networks = _networks(record, rows)
+    networks = _recorded_networks(record, rows)
     # The offline protocol (nominal matrices) has one level, without a name.
-    offline = by_level(rows).get((Protocol.OFFLINE.value, ""), [])
+    nominal_rows = by_level(rows).get((Protocol.OFFLINE.value, ""), [])
     times = {row.index: row.timestamp for row in rows}
     notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
     num_matrices = len({row.index for row in rows})
@@ -721,21 +729,24 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
             f"{len(network.nodes)} nodes, {len(network.source)} directed links, "
             f"{network.selection or facts}"
         )
-    summaries = summarise(offline)
+    summaries = summarise(nominal_rows)
     return Section(
         title=title,
         facts=facts,
         traffic=rows[0].traffic,
         table=summary_table(summaries, rows[0].objective, "", wide=True),
         charts=Charts(rows, networks[0].fairness if networks else ()).all(),
-        findings=[*findings(rows), *_most_utilised_links(record, networks, offline, summaries)],
+        findings=[
+            *findings(rows),
+            *_most_utilised_links(record, networks, nominal_rows, summaries),
+        ],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
     )
 
 
 def _most_utilised_links(
-    record: Record, networks: list[NetworkRecord], offline: list[Row], summaries: list[Summary]
+    record: Record, networks: list[NetworkRecord], nominal_rows: list[Row], summaries: list[Summary]
 ) -> list[str]:
     """Return a sentence on the most utilised links, on average over the nominal matrices, under the
     scheme with the smallest gap; [] if unknown.
@@ -743,17 +754,19 @@ def _most_utilised_links(
     Args:
         record: record of the evaluation.
         networks: the recorded network; [] if unknown.
-        offline: rows of the nominal matrices.
+        nominal_rows: rows of the nominal matrices.
         summaries: summaries of these rows.
     """
-    finite = [entry for entry in summaries if not math.isnan(entry.gap_known)]
-    if not networks or not finite:
+    with_known_gap = [entry for entry in summaries if not math.isnan(entry.gap_known)]
+    if not networks or not with_known_gap:
         return []
     network = networks[0]
-    best = min(finite, key=lambda entry: entry.gap_known)
+    best_summary = min(with_known_gap, key=lambda entry: entry.gap_known)
     # Utilisations (E,) of the nominal matrices under this scheme, without those with failed links.
     utilisations = [
-        record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
+        record.utilisation.get(ResultKey.of(row))
+        for row in nominal_rows
+        if row.scheme == best_summary.scheme
     ]
     known_utilisations = [
         entry for entry in utilisations if entry is not None and np.isfinite(entry).all()
@@ -764,6 +777,6 @@ def _most_utilised_links(
     names = [
         f"{network.nodes[network.source[e]]} to {network.nodes[network.target[e]]} "
         f"{100 * mean_utilisation[e]:.1f}%"
-        for e in np.argsort(-mean_utilisation, kind="stable")[:_MAX_FULL].tolist()
+        for e in np.argsort(-mean_utilisation, kind="stable")[:_MAX_NAMED_LINKS].tolist()
     ]
-    return [f"Fullest links under {best.scheme}, on average: {', '.join(names)}."]
+    return [f"Fullest links under {best_summary.scheme}, on average: {', '.join(names)}."]

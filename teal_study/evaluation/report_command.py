@@ -98,29 +98,29 @@ def run_report(config: ReportConfig) -> Written:
     kinds = {_kind_of(folder) for folder in config.results}
     if len(kinds) > 1:
         names = " and ".join(f"{kind}.csv" for kind in sorted(kinds))
-        problem = f"the folders have results of different kinds: {names}"
-        raise InputError.invalid("--results", "", problem, "report each kind separately")
-    reported = KINDS[kinds.pop()](config.results)
+        fault = f"the folders have results of different kinds: {names}"
+        raise InputError.invalid("--results", "", fault, "report each kind separately")
+    report_content = KINDS[kinds.pop()](config.results)
     # Write tables and charts to a folder.
-    figures = []
+    figure_files = []
     if config.figures is not None:
         check_folder = partial(check_out_folder, overwrite=config.overwrite)
-        labels = _labels(config.label, reported)
-        headings = _headings(config.columns, reported.tables)
-        tables = [table.with_columns(headings).labelled(labels) for table in reported.tables]
+        labels = _labels(config.label, report_content)
+        headings = _headings(config.columns, report_content.tables)
+        tables = [table.with_columns(headings).labelled(labels) for table in report_content.tables]
         table_writers = {**writers(tables, "tables"), "tables.csv": csv_writer(tables)}
         check_folder(config.figures, list(table_writers))
         charts = {
             network: [chart.labelled(labels) for chart in network_charts]
-            for network, network_charts in reported.charts.items()
+            for network, network_charts in report_content.charts.items()
         }
-        figures = save_charts(config.figures, charts, check_folder)
+        figure_files = save_charts(config.figures, charts, check_folder)
         write_files(config.figures, table_writers)
-        figures += [config.figures / name for name in table_writers]
+        figure_files += [config.figures / name for name in table_writers]
     if config.out is not None:
         with atomic_file(config.out) as temporary:
-            reported.write(temporary)
-    return Written(reported.rows, len(reported.charts), figures)
+            report_content.write(temporary)
+    return Written(report_content.rows, len(report_content.charts), figure_files)
 
 
 def _headings(text: str, tables: Sequence[Table]) -> list[str]:
@@ -139,12 +139,14 @@ def _headings(text: str, tables: Sequence[Table]) -> list[str]:
         heading: column.label for table in tables for heading, column in table.by_heading.items()
     }
     first_headings = {table.columns[0].label.lower() for table in tables}
-    requested = [" ".join(part.lower().split()) for part in text.split(";") if part.strip()]
-    for heading in requested:
+    requested_headings = [
+        " ".join(part.lower().split()) for part in text.split(";") if part.strip()
+    ]
+    for heading in requested_headings:
         if heading not in column_by_heading and heading not in first_headings:
             labels = "; ".join(" ".join(label.split()) for label in column_by_heading.values())
             raise InputError("--columns", "", f"headings such as {labels}", heading)
-    return [heading for heading in requested if heading in column_by_heading]
+    return [heading for heading in requested_headings if heading in column_by_heading]
 
 
 def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
@@ -166,12 +168,12 @@ def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
     labels = {}
     for text in texts:
         # The options of a scheme contain =, too: the longest matching name is the scheme.
-        matching = [name for name in schemes if text.startswith(f"{name}=")]
-        if not matching:
+        matching_schemes = [name for name in schemes if text.startswith(f"{name}=")]
+        if not matching_schemes:
             scheme_names = ", ".join(schemes)
             expected = f"SCHEME=TEXT with one of the schemes {scheme_names}"
             raise InputError("--label", "", expected, repr(text))
-        name = max(matching, key=len)
+        name = max(matching_schemes, key=len)
         labels[name] = text[len(name) + 1 :].strip()
         if not labels[name]:
             raise InputError("--label", "", "SCHEME=TEXT with a non-empty TEXT", repr(text))

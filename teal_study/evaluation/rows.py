@@ -341,8 +341,8 @@ def failed_allocation(problem: Problem) -> Allocation:
     times.
     """
     splits = torch.zeros_like(problem.path_value.expand(problem.batch, -1, -1))
-    unknown = (float("nan"),) * problem.batch
-    return Allocation(splits, None, (Status.FAILED,) * problem.batch, unknown, unknown)
+    unknown_times = (float("nan"),) * problem.batch
+    return Allocation(splits, None, (Status.FAILED,) * problem.batch, unknown_times, unknown_times)
 
 
 def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
@@ -367,8 +367,15 @@ def usable_utilisations(
         problem: problem of the case, B = 1.
         results: result of each scheme, by name.
     """
-    usable = {name: r.allocation for name, r in results.items() if r.assessment.status[0].usable}
-    return {name: link_utilisation(problem, allocation) for name, allocation in usable.items()}
+    usable_allocations = {
+        name: result.allocation
+        for name, result in results.items()
+        if result.assessment.status[0].usable
+    }
+    return {
+        name: link_utilisation(problem, allocation)
+        for name, allocation in usable_allocations.items()
+    }
 
 
 def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
@@ -387,16 +394,18 @@ def shares_of_optimum(rows: Sequence[Row]) -> dict[int, float]:
     The optimum of a case is the value of LP-all's optimal row; without one the result is NaN.  A
     failed case counts with value 0, or infinity for a value that is minimised.
     """
-    # Best value of LP-all's optimal rows, by case.
-    optimum: dict[tuple[object, ...], float] = {}
+    # Optimum of each case: the best value of the optimal rows of LP-all, with any options.
+    optimum_by_case: dict[tuple[object, ...], float] = {}
     for row in rows:
         if row.scheme.split(":")[0] == REFERENCE_SCHEME and row.status == Status.OPTIMAL.value:
-            better = max if Objective(row.objective).rules.sense > 0 else min
-            optimum[_case_key(row)] = better(row.value, optimum.get(_case_key(row), row.value))
-    optima = [optimum.get(_case_key(row), 0.0) for row in rows]
+            better_of = max if Objective(row.objective).rules.sense > 0 else min
+            optimum_by_case[_case_key(row)] = better_of(
+                row.value, optimum_by_case.get(_case_key(row), row.value)
+            )
+    optima = [optimum_by_case.get(_case_key(row), 0.0) for row in rows]
     return {
-        id(row): row.counted("value") / best if best > 0 else math.nan
-        for row, best in zip(rows, optima, strict=True)
+        id(row): row.counted("value") / case_optimum if case_optimum > 0 else math.nan
+        for row, case_optimum in zip(rows, optima, strict=True)
     }
 
 

@@ -97,15 +97,15 @@ class StudyConfig(StudyOptions, NetworksConfig):
         """Return the settings of each topology with its traffic; a single traffic applies to all
         topologies.
         """
-        shared = {
+        shared_options = {
             f.name: getattr(self, f.name)
             for base in (ProgramConfig, TrafficFileConfig)
             for f in dataclasses.fields(base)
         }
         traffic = self.traffic if len(self.traffic) > 1 else self.traffic * len(self.topology)
         return [
-            InstanceConfig(topology=where, traffic=what, **shared)
-            for where, what in zip(self.topology, traffic, strict=True)
+            InstanceConfig(topology=topology_name, traffic=traffic_name, **shared_options)
+            for topology_name, traffic_name in zip(self.topology, traffic, strict=True)
         ]
 
     def models_by_network(self) -> tuple[Path | None, ...]:
@@ -358,7 +358,7 @@ class ReportConfig:
 
 
 # Settings of train that a sweep cannot vary.
-_FIXED = ("out", "resume", "overwrite", "seed", "topology", "traffic", "workers")
+_UNVARIED_SETTINGS = ("out", "resume", "overwrite", "seed", "topology", "traffic", "workers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -390,8 +390,8 @@ class SweepConfig(TrainConfig):
         require(self, "seeds", "an integer >= 1", self.seeds >= 1)
         require(self, "limit", "an integer >= 0", self.limit >= 0)
         if self.workers:
-            problem = "a sweep trains in one process"
-            raise InputError.invalid("--workers", "", problem, "drop --workers")
+            fault = "a sweep trains in one process"
+            raise InputError.invalid("--workers", "", fault, "drop --workers")
         for _ in self.combinations():
             pass
 
@@ -406,9 +406,9 @@ class SweepConfig(TrainConfig):
         varied_fields = {
             field.name: field
             for field in dataclasses.fields(TrainConfig)
-            if field.name not in _FIXED
+            if field.name not in _UNVARIED_SETTINGS
         }
-        axes: list[list[tuple[str, Any]]] = []
+        values_by_setting: list[list[tuple[str, Any]]] = []
         for text in self.vary:
             name, _, values = text.partition("=")
             name = name.strip().replace("-", "_")
@@ -420,20 +420,20 @@ class SweepConfig(TrainConfig):
                     f"SETTING=A,B, with a setting of train{did_you_mean(name, varied_fields)}",
                     repr(text),
                 )
-            axes.append(
+            values_by_setting.append(
                 [(name, self._value(name, value.strip(), text)) for value in values.split(",")]
             )
         # The last setting varies fastest.
-        for combination in itertools.product(*axes):
+        for combination in itertools.product(*values_by_setting):
             yield dict(combination)
 
-    def _value(self, name: str, text: str, where: str) -> Any:
+    def _value(self, name: str, text: str, option_text: str) -> Any:
         """Parse a value of a varied setting, by the type of its default.
 
         Args:
             name: name of the setting.
             text: the value.
-            where: the whole option, for messages.
+            option_text: the whole option, for messages.
 
         Raises:
             InputError: a value of another type.
@@ -449,5 +449,5 @@ class SweepConfig(TrainConfig):
             return float(text) if name == "calibrate" else text
         except (ValueError, KeyError):
             raise InputError(
-                "--vary", name, f"a value like {default!r}", f"{text!r} in {where!r}"
+                "--vary", name, f"a value like {default!r}", f"{text!r} in {option_text!r}"
             ) from None

@@ -75,12 +75,13 @@ class Study:
         Raises:
             InputError: changes that the network or its traffic does not allow.
         """
-        # Validates the settings of the online protocol.
+        # Called for its InputError: invalid settings of the online protocol.
         self._interval_s(instance)
         cases = self._cases(instance)
-        down = np.flatnonzero(cases.topology.capacity == 0).tolist()
-        failures = [down, *([*down, *links] for links in cases.failures())]
-        return instance.surviving(failures, self._notify), cases
+        # Links that are down in each case: without failures, then with those of each case.
+        failed_links = np.flatnonzero(cases.topology.capacity == 0).tolist()
+        failed_link_sets = [failed_links, *([*failed_links, *links] for links in cases.failures())]
+        return instance.surviving(failed_link_sets, self._notify), cases
 
     def content(self, instance: Instance) -> str:
         """Return the content hash of network, traffic, paths, objective, failed links and seed.
@@ -121,11 +122,11 @@ class Study:
         """
         # State of an interrupted run: rows by key of the case, reasons for excluded schemes, and
         # whether the network is in the journal.
-        finished = {
+        finished_rows = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._network_entries("case", network_index)
         }
-        excluded = {
+        exclusion_reasons = {
             entry["scheme"]: entry["reason"]
             for entry in self._network_entries("left_out", network_index)
         }
@@ -139,10 +140,11 @@ class Study:
             is_proving=self._options.prove,
             strict=strict,
             notify=self._notify,
-            already_excluded=dict(excluded),
+            already_excluded=dict(exclusion_reasons),
         )
-        with _closing(evaluation.run(cases, finished)) as results:
+        with _closing(evaluation.run(cases, finished_rows)) as results:
             for result in results:
+                # Journal the network with its first result, and each scheme that was excluded.
                 if not is_described:
                     network = NetworkRecord.of(
                         instance.topology,
@@ -153,8 +155,8 @@ class Study:
                     self._add("network", network_index, network.to_json())
                     is_described = True
                 for scheme, reason in evaluation.excluded.items():
-                    if scheme not in excluded:
-                        excluded[scheme] = reason
+                    if scheme not in exclusion_reasons:
+                        exclusion_reasons[scheme] = reason
                         self._add("left_out", network_index, {"scheme": scheme, "reason": reason})
                 self._add("case", network_index, _case_entry(result))
         # Record the fairness curve, and that the network is complete.
@@ -174,9 +176,13 @@ class Study:
                     utilisation[ResultKey.of(row)] = np.array(
                         entry["utilisation"][row.scheme], np.float32
                     )
-        points = {entry["network"]: entry["points"] for entry in self._entries.entries("fairness")}
+        fairness_points = {
+            entry["network"]: entry["points"] for entry in self._entries.entries("fairness")
+        }
         networks = [
-            NetworkRecord.from_json({**entry, "fairness": points.get(entry["network"], [])})
+            NetworkRecord.from_json(
+                {**entry, "fairness": fairness_points.get(entry["network"], [])}
+            )
             for entry in self._entries.entries("network")
         ]
         return Record(rows, networks, utilisation)
@@ -209,9 +215,11 @@ class Study:
         if instance.objective.rules.alpha is None:
             return []
         self._notify("computing the price of fairness on the first matrix, for a chart")
-        first = next(iter(cases))
+        first_case = next(iter(cases))
         try:
-            curve = fairness_curve(instance.problem(first.demand, capacity=first.capacity))
+            curve = fairness_curve(
+                instance.problem(first_case.demand, capacity=first_case.capacity)
+            )
         # The results of the run do not depend on its chart.
         except Exception as error:
             self._notify(f"no chart of the price of fairness: {error}")
@@ -238,15 +246,15 @@ class Study:
             else float(default_interval_s)
         )
 
-    def _rows(self, instance: Instance) -> Int64Array:
+    def _matrix_indices(self, instance: Instance) -> Int64Array:
         """Return the indices of the matrices to evaluate: with --online the first ones of the
         split, otherwise evenly spread over it.
         """
-        rows = rows_of(instance, self._options.split)
+        split_rows = rows_of(instance, self._options.split)
         return (
-            rows[: self._options.limit or None]
+            split_rows[: self._options.limit or None]
             if self._options.online
-            else spread(rows, self._options.limit)
+            else spread(split_rows, self._options.limit)
         )
 
     def _selection(self, instance: Instance) -> str:
@@ -254,7 +262,7 @@ class Study:
         split, evenly spread``.
         """
         return selection_text(
-            len(self._rows(instance)),
+            len(self._matrix_indices(instance)),
             instance,
             self._options,
             is_consecutive=self._options.online,
@@ -265,13 +273,15 @@ class Study:
         options = self._options
         topology = instance.topology
         if options.fail:
-            failed = topology.links_named(options.fail, "--fail")
-            self._notify("failed links: " + ", ".join(topology.link_name(link) for link in failed))
-            topology = topology.with_failed_links(failed)
+            failed_links = topology.links_named(options.fail, "--fail")
+            self._notify(
+                "failed links: " + ", ".join(topology.link_name(link) for link in failed_links)
+            )
+            topology = topology.with_failed_links(failed_links)
         return Cases(
             topology,
             instance.traffic,
-            self._rows(instance),
+            self._matrix_indices(instance),
             self._levels,
             options.draws,
             options.seed,
@@ -330,20 +340,20 @@ def schemes_of(
     Raises:
         InputError: a scheme that can be made for no network.
     """
-    by_network: list[dict[str, Scheme]] = []
+    schemes_by_network: list[dict[str, Scheme]] = []
     for model in models:
-        by_network.append({})
+        schemes_by_network.append({})
         for name, model_of_scheme in model_of_each(chosen_schemes(options), model, notify).items():
             try:
-                by_network[-1][name] = make_scheme(name, model_of_scheme)
+                schemes_by_network[-1][name] = make_scheme(name, model_of_scheme)
             except InputError as error:
-                by_network[-1][name] = _Unavailable(error)
+                schemes_by_network[-1][name] = _Unavailable(error)
     # A scheme that is available for no network is an error.
-    for name in {name for schemes in by_network for name in schemes}:
-        instances = [schemes[name] for schemes in by_network if name in schemes]
-        if all(isinstance(scheme, _Unavailable) for scheme in instances):
-            raise instances[0].error  # type: ignore[attr-defined]
-    return by_network
+    for name in {name for schemes in schemes_by_network for name in schemes}:
+        scheme_instances = [schemes[name] for schemes in schemes_by_network if name in schemes]
+        if all(isinstance(scheme, _Unavailable) for scheme in scheme_instances):
+            raise scheme_instances[0].error  # type: ignore[attr-defined]
+    return schemes_by_network
 
 
 class _Unavailable:

@@ -38,7 +38,7 @@ SUMMARY = "summary.csv"
 MANIFEST = "manifest.json"
 FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
 # Level of the confidence intervals.
-_LEVEL = 0.95
+_CONFIDENCE_LEVEL = 0.95
 # Columns of runs that are summarised.
 _METRICS = (
     "validation",
@@ -51,7 +51,7 @@ _METRICS = (
     "solve_s",
 )
 # Settings of the table's row for the initial models, from which the runs start.
-_START = "start"
+_INITIAL_MODELS = "start"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +131,10 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
     save_settings(config)
     # Train and evaluate run by run; the tables have the runs so far.
     runs: list[SweepRun] = []
-    planned = list(_planned(config))
-    for run_index, (name, settings, seed) in enumerate(planned):
-        notify(f"run {run_index + 1} of {len(planned)}: {name}, seed {seed}")
-        runs.append(_run(config, name, settings, seed, notify))
+    run_plans = list(_run_plans(config))
+    for run_index, (name, settings, seed) in enumerate(run_plans):
+        notify(f"run {run_index + 1} of {len(run_plans)}: {name}, seed {seed}")
+        runs.append(_measure_run(config, name, settings, seed, notify))
         write_files(
             config.out,
             {
@@ -147,7 +147,7 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
     return runs
 
 
-def _planned(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _run_plans(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Yield the name of its combination of settings, the varied settings and the seed of each
     run.
     """
@@ -159,9 +159,9 @@ def _planned(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any], int]]:
             yield name, settings, seed
 
 
-def _run(
+def _measure_run(
     config: SweepConfig,
-    name: str,
+    settings_name: str,
     settings: dict[str, Any],
     seed: int,
     notify: Callable[[str], None],
@@ -171,30 +171,32 @@ def _run(
 
     Args:
         config: settings of the sweep.
-        name: name of the combination of settings.
+        settings_name: name of the combination of settings.
         settings: settings that differ from those of the sweep.
         seed: seed of the run.
         notify: called with the progress.
     """
-    # Train.
-    folder_name = "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name)
+    # Train, unless an earlier sweep has finished this run; the folder is named after the settings.
+    folder_name = "".join(c if c.isalnum() or c in "=,.-" else "-" for c in settings_name)
     folder = config.out / folder_name / f"seed-{seed}"
-    training = _training_settings(config, settings, seed, folder)
+    training_config = _training_settings(config, settings, seed, folder)
     if not (config.resume and (folder / RUN).is_file()):
-        run_train(training, notify)
+        run_train(training_config, notify)
     run_state = json.loads((folder / RUN).read_text(encoding="utf-8"))
     # No validation had a finite score, so there is no model: all nine metrics are NaN.
     if run_state["gain"] is None:
-        return SweepRun(name, seed, run_state["step"], 0, *[math.nan] * 9)
-    # Evaluate.
-    results = folder / "results"
-    if not (config.resume and (results / ROWS).is_file()):
-        _evaluate(config, training, results, notify)
+        return SweepRun(settings_name, seed, run_state["step"], 0, *[math.nan] * 9)
+    # Evaluate the trained model, unless an earlier sweep has done so.
+    results_folder = folder / "results"
+    if not (config.resume and (results_folder / ROWS).is_file()):
+        _evaluate(config, training_config, results_folder, notify)
     # Metrics of the model alone, trained and initial, and of its allocations.
     trained_metrics, initial_metrics = run_state["gain"]["rows"][:2]
-    rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
+    rows = [
+        row for row in read_csv(results_folder / ROWS, Row) if row.scheme == training_config.scheme
+    ]
     return SweepRun(
-        name,
+        settings_name,
         seed,
         run_state["step"],
         run_state["best_step"],
@@ -221,11 +223,13 @@ def _training_settings(
         seed: seed of the run.
         folder: output folder of the run.
     """
-    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    shared_options = {
+        field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)
+    }
     resumes = config.resume and (folder / TRAINER).is_file()
     return TrainConfig(
         **{
-            **shared,
+            **shared_options,
             **settings,
             "seed": seed,
             "out": folder,
@@ -256,13 +260,13 @@ def _evaluate(
         "resume",
         "overwrite",
     )
-    shared = {
+    shared_options = {
         field.name: getattr(training, field.name)
         for field in dataclasses.fields(TrainConfig)
         if field.name in evaluate_fields and field.name not in replaced_fields
     }
     # The trained scheme and PDHG on the network of the run.
-    study = EvaluateConfig(
+    evaluate_config = EvaluateConfig(
         topology=(training.topology,),
         traffic=(training.traffic,),
         model=(training.out,),
@@ -270,9 +274,9 @@ def _evaluate(
         limit=config.limit,
         out=out,
         overwrite=True,
-        **shared,
+        **shared_options,
     )
-    run_evaluate(study, notify)
+    run_evaluate(evaluate_config, notify)
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:
@@ -295,8 +299,11 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
     summaries = []
     for metric in ("cut", "own_gap"):
         values = [getattr(run, f"start_{metric}") for run in runs]
-        # The runs start from one model, or from random weights that differ by seed.
-        summaries.append(_summary(_START, metric, values, is_one_model=len(set(values)) == 1))
+        # If all runs start from one model, their initial values are equal; random initial weights
+        # differ by seed.
+        summaries.append(
+            _summary(_INITIAL_MODELS, metric, values, is_one_model=len(set(values)) == 1)
+        )
     # Each combination of settings; its runs have one model if all of them returned their initial
     # weights, and these are equal.
     for settings in dict.fromkeys(run.settings for run in runs):
@@ -318,12 +325,12 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
 
 
 def _summary(
-    name: str, metric: str, values: Sequence[float], *, is_one_model: bool
+    settings_name: str, metric: str, values: Sequence[float], *, is_one_model: bool
 ) -> SweepSummary:
     """Return mean and 95% interval of the values of a metric.
 
     Args:
-        name: name of the combination of settings.
+        settings_name: name of the combination of settings.
         metric: name of the metric.
         values: value of each run.
         is_one_model: whether all values are of the same model: then there is no interval.
@@ -333,9 +340,9 @@ def _summary(
     count = len(values)
     if count > 1 and not is_one_model:
         standard_error = float(np.std(values, ddof=1)) / math.sqrt(count)
-        half_width = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * standard_error
+        half_width = float(stats.t.ppf(0.5 + _CONFIDENCE_LEVEL / 2, count - 1)) * standard_error
     return SweepSummary(
-        name,
+        settings_name,
         metric,
         count,
         count if is_one_model else 0,
@@ -378,7 +385,7 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
             show: formats a value.
         """
 
-        def text(settings: str) -> str:
+        def cell_text(settings: str) -> str:
             """Return the mean of the metric and its interval; "-" without a summary."""
             summary = summary_of.get((settings, metric))
             if summary is None:
@@ -388,13 +395,13 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
             return f"{show(summary.mean)} ({show(summary.low)}, {show(summary.high)})"
 
         return Column(
-            label, lambda settings: _mean_of(summary_of.get((settings, metric))), text=text
+            label, lambda settings: _mean_of(summary_of.get((settings, metric))), text=cell_text
         )
 
     def kept_text(settings: str) -> str:
         """Return the number of runs that returned their initial weights, of all runs."""
         summary = summary_of[settings, "cut"]
-        return "-" if settings == _START else f"{summary.kept_start} of {summary.runs}"
+        return "-" if settings == _INITIAL_MODELS else f"{summary.kept_start} of {summary.runs}"
 
     # One row for each combination of settings, one column for each metric.  Cut only: the
     # model's splits, cut to fit the capacities without repair.  Own gap: by the model's own prices.

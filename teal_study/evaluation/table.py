@@ -20,7 +20,7 @@ from teal_study.evaluation.intervals import OF_OPTIMUM, DifferenceRow, differenc
 from teal_study.evaluation.rows import Row, by_level, by_network, shares_of_optimum
 
 # Statuses without a usable allocation.
-_BAD = {status.value for status in Status if not status.usable}
+_UNUSABLE_STATUSES = {status.value for status in Status if not status.usable}
 # Longest name of a scheme with which all columns and the latency fit 80 characters.
 _MAX_NAME_BESIDE_LATENCY = 12
 
@@ -129,19 +129,21 @@ def _summary(scheme: str, rows: list[Row], share_by_row: Mapping[int, float]) ->
     # Failed cases count in means, unless the scheme has no usable allocation at all.
     counted_rows = [row for row in rows if row.was_run] if usable_rows else []
     # Shares of the optimum, with the interval of their mean.
-    shares = [(row.index, share_by_row[id(row)]) for row in counted_rows]
-    shares = [(index, share) for index, share in shares if not math.isnan(share)]
-    ratios = [share for _, share in shares]
-    are_finite = bool(ratios) and all(map(math.isfinite, ratios))
-    interval = interval_of_mean(shares) if are_finite else None
-    worst = (min if Objective(rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
-    counts = Counter(row.status for row in rows)
+    indexed_shares = [(row.index, share_by_row[id(row)]) for row in counted_rows]
+    indexed_shares = [(index, share) for index, share in indexed_shares if not math.isnan(share)]
+    optimum_shares = [share for _, share in indexed_shares]
+    are_finite = bool(optimum_shares) and all(map(math.isfinite, optimum_shares))
+    interval = interval_of_mean(indexed_shares) if are_finite else None
+    worst = (min if Objective(rows[0].objective).rules.sense > 0 else max)(
+        optimum_shares, default=math.nan
+    )
+    status_counts = Counter(row.status for row in rows)
     # Means and extremes in the order of the attributes: quality and gaps, times, statuses and
     # classes, fairness and latencies, the model alone, and the share of the optimum.
     return Summary(
         scheme,
         _mean([row.counted("value") for row in counted_rows]),
-        _mean(ratios),
+        _mean(optimum_shares),
         worst,
         _mean([row.counted("satisfied_demand") for row in counted_rows]),
         _mean([row.counted("gap") for row in counted_rows]),
@@ -151,8 +153,8 @@ def _summary(scheme: str, rows: list[Row], share_by_row: Mapping[int, float]) ->
         _median([row.solve_s for row in usable_rows]),
         _median([row.total_s for row in usable_rows]),
         _median([row.parallel_s for row in usable_rows if not math.isnan(row.parallel_s)]),
-        ", ".join(f"{count} {status}" for status, count in counts.items()),
-        _classes(usable_rows),
+        ", ".join(f"{count} {status}" for status, count in status_counts.items()),
+        _class_summaries(usable_rows),
         _known_mean(usable_rows, "fairness"),
         _known_mean(usable_rows, "latency_mean"),
         _known_mean(usable_rows, "latency_99"),
@@ -162,35 +164,38 @@ def _summary(scheme: str, rows: list[Row], share_by_row: Mapping[int, float]) ->
         ),
         _known_mean(usable_rows, "cut_demand"),
         _known_mean(usable_rows, "cut_gap"),
-        len(ratios),
+        len(optimum_shares),
         math.nan if interval is None else interval.low,
         math.nan if interval is None else interval.high,
     )
 
 
-def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
+def _class_summaries(rows: list[Row]) -> tuple[ClassSummary, ...]:
     """Return a summary of each priority class, the highest one first; a class without demand counts
     as fully served.
 
     Args:
         rows: usable rows of one scheme, with the records of their classes as JSON.
     """
-    lines: dict[str, list[dict[str, float]]] = {}
+    records_by_class: dict[str, list[dict[str, float]]] = {}
     for row in rows:
-        for line in json.loads(row.classes or "[]"):
-            lines.setdefault(line["class"], []).append(line)
+        for class_record in json.loads(row.classes or "[]"):
+            records_by_class.setdefault(class_record["class"], []).append(class_record)
+    # A class without demand counts as fully served.
     return tuple(
         ClassSummary(
             name,
             _mean(
                 [
-                    line["value"] / line["demand"] if line["demand"] > 0 else 1.0
-                    for line in class_lines
+                    class_record["value"] / class_record["demand"]
+                    if class_record["demand"] > 0
+                    else 1.0
+                    for class_record in class_records
                 ]
             ),
-            max(line["gap"] for line in class_lines),
+            max(class_record["gap"] for class_record in class_records),
         )
-        for name, class_lines in lines.items()
+        for name, class_records in records_by_class.items()
     )
 
 
@@ -218,19 +223,22 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
         wide: whether all columns are shown; otherwise those that fit 80 characters.
     """
     for (topology, traffic), network_rows in by_network(rows).items():
-        levels = by_level(network_rows)
-        offline = levels.pop((Protocol.OFFLINE.value, ""), [])
-        if offline:
+        rows_by_level = by_level(network_rows)
+        nominal_rows = rows_by_level.pop((Protocol.OFFLINE.value, ""), [])
+        if nominal_rows:
             yield summary_table(
-                summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide
+                summarise(nominal_rows),
+                nominal_rows[0].objective,
+                f"{topology}, {traffic}",
+                wide=wide,
             )
         # One table of all changed matrices if it may be wide, else one for each protocol.
         if wide:
-            level_groups = [levels] if levels else []
+            level_groups = [rows_by_level] if rows_by_level else []
         else:
-            protocols = dict.fromkeys(protocol for protocol, _ in levels)
+            protocols = dict.fromkeys(protocol for protocol, _ in rows_by_level)
             level_groups = [
-                {key: level_rows for key, level_rows in levels.items() if key[0] == protocol}
+                {key: level_rows for key, level_rows in rows_by_level.items() if key[0] == protocol}
                 for protocol in protocols
             ]
         yield from (_level_table(level_group, topology) for level_group in level_groups)
@@ -250,20 +258,22 @@ def difference_tables(rows: list[Row]) -> Iterator[Table]:
         Column("less", "less", is_name=True),
         Column("protocol", "protocol"),
         Column("level", "level", optional=True),
-        Column("difference (points)", "mean", _points),
-        Column("95%", "low", text=lambda row: f"{_points(row.low)} to {_points(row.high)}"),
+        Column("difference (points)", "mean", _points_text),
+        Column(
+            "95%", "low", text=lambda row: f"{_points_text(row.low)} to {_points_text(row.high)}"
+        ),
         Column("cases", "cases", str),
     )
-    by_network: dict[tuple[str, str], list[DifferenceRow]] = {}
+    rows_by_network: dict[tuple[str, str], list[DifferenceRow]] = {}
     for row in difference_rows(rows):
         if row.measure == OF_OPTIMUM:
-            by_network.setdefault((row.topology, row.traffic), []).append(row)
-    for (topology, traffic), network_rows in by_network.items():
+            rows_by_network.setdefault((row.topology, row.traffic), []).append(row)
+    for (topology, traffic), network_rows in rows_by_network.items():
         title = f"{topology}, {traffic}: differences of the share of LP-all's optimum"
         yield Table(title, columns, network_rows)
 
 
-def _points(share: float) -> str:
+def _points_text(share: float) -> str:
     """Format a difference of shares as percentage points with a sign, such as +1.25 for 0.0125."""
     return f"{100 * share:+.2f}"
 
@@ -282,19 +292,21 @@ def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Tab
     rows = [row for level_rows in levels.values() for row in level_rows]
     quality = Quality.of(rows[0].objective)
 
-    def text(of_scheme: Sequence[Row]) -> str:
+    def quality_text(scheme_rows: Sequence[Row]) -> str:
         """Return the mean quality of a scheme's rows, with solved / all cases if some failed."""
-        values = [quality.of_row(row) for row in of_scheme if row.usable]
-        solved = f" ({len(values)}/{len(of_scheme)})" if 0 < len(values) < len(of_scheme) else ""
-        return f"{_mean(values):.2f}{solved}" if values else "-"
+        values = [quality.of_row(row) for row in scheme_rows if row.usable]
+        solved_text = (
+            f" ({len(values)}/{len(scheme_rows)})" if 0 < len(values) < len(scheme_rows) else ""
+        )
+        return f"{_mean(values):.2f}{solved_text}" if values else "-"
 
     def column(protocol: str, level: str) -> Column:
         """Return the column of a level; the value of a cell is the rows of the scheme."""
-        of_level = levels[protocol, level]
+        rows_of_level = levels[protocol, level]
         return Column(
             f"{protocol} {level}",
-            lambda scheme: [row for row in of_level if row.scheme == scheme],
-            text,
+            lambda scheme: [row for row in rows_of_level if row.scheme == scheme],
+            quality_text,
         )
 
     columns = (Column("scheme", str), *(column(*key) for key in levels))
@@ -339,7 +351,7 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
         title: title in the terminal.
         wide: whether all columns are shown, as on the page; otherwise those that fit 80 characters.
     """
-    columns = _columns(summaries, objective)
+    columns = _scheme_columns(summaries, objective)
     caption = ""
     if not wide:
         # Under priority each class has its own optimum, so a single share or gap is not shown.
@@ -350,15 +362,15 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
             max((len(summary.scheme) for summary in summaries), default=0)
             <= _MAX_NAME_BESIDE_LATENCY
         )
-        hidden = _WIDE | (
+        hidden_keys = _WIDE_ONLY_COLUMNS | (
             {"of_optimum", "gap"} if has_classes else {"of_optimum"} if shows_fairness else set()
         )
         # No latency beside long names, and no metrics of the cut splits under an objective with a
         # metric of its own.
-        hidden |= set() if has_room else {"latency"}
+        hidden_keys |= set() if has_room else {"latency"}
         if Objective(objective).rules.measure_label:
-            hidden |= {"cut"}
-        columns = {key: column for key, column in columns.items() if key not in hidden}
+            hidden_keys |= {"cut"}
+        columns = {key: column for key, column in columns.items() if key not in hidden_keys}
         # Two-line labels leave space for the names of schemes.
         if "cut" in columns and columns["cut"].is_shown(summaries):
             columns = {
@@ -367,20 +379,20 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
                 )
                 for key, shown_column in columns.items()
             }
-        # The caption has the statuses of schemes that failed some cases.
-        failed = [
+        # The caption has the statuses ("691 optimal, 2 failed") of schemes that failed some cases.
+        failed_summaries = [
             summary
             for summary in summaries
-            if _BAD & {part.split(" ", 1)[1] for part in summary.status.split(", ")}
+            if _UNUSABLE_STATUSES & {part.split(" ", 1)[1] for part in summary.status.split(", ")}
         ]
-        caption = "; ".join(f"{summary.scheme}: {summary.status}" for summary in failed)
+        caption = "; ".join(f"{summary.scheme}: {summary.status}" for summary in failed_summaries)
     return Table(
         f"{title}; objective: {objective}", tuple(columns.values()), summaries, caption=caption
     )
 
 
 # Columns that a terminal of 80 characters does not show.
-_WIDE = {
+_WIDE_ONLY_COLUMNS = {
     "value",
     "carried",
     "build",
@@ -396,7 +408,7 @@ _WIDE = {
 }
 
 
-def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
+def _scheme_columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
     """Return all columns of the table of schemes, by a short key.
 
     Args:
@@ -450,12 +462,14 @@ def _quality_columns(objective: str) -> dict[str, Column]:
     rules = Objective(objective).rules
     if rules.measure_label:
         return {
-            "quality": Column(rules.measure_label, "value", _number, most_is_best=rules.sense > 0),
+            "quality": Column(
+                rules.measure_label, "value", _number_text, most_is_best=rules.sense > 0
+            ),
             "carried": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
         }
     return {
         "quality": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
-        "value": Column("value, Gbit/s", "value", _number, most_is_best=True),
+        "value": Column("value, Gbit/s", "value", _number_text, most_is_best=True),
     }
 
 
@@ -509,7 +523,7 @@ def _median(values: list[float]) -> float:
     return float(np.median(values)) if values else math.nan
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     """Format a number with five significant digits; "-" if it is not finite."""
     return f"{value:.5g}" if math.isfinite(value) else "-"
 

@@ -67,7 +67,7 @@ def is_affordable(problem: Problem) -> bool:
     return problem.demand.numel() * problem.topology.num_links <= _MAX_EXPONENTIALS
 
 
-def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
+def change_of_reward(problem: Problem, splits: Tensor, drawn_splits: Tensor) -> Tensor:
     """Return the change of the reward, (B, D), if one demand alone switches to its drawn splits.
 
     R(splits of all other demands, drawn splits of d) - R(splits), for each demand d, with R minus
@@ -76,39 +76,41 @@ def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
     Args:
         problem: B matrices of a min-max program, for which :func:`is_affordable` is true.
         splits: (B, D, K) splits of all demands.
-        drawn: (B, D, K) other splits of all demands.
+        drawn_splits: (B, D, K) other splits of all demands.
     """
     trie = problem.paths.trie
     utilisation = (problem.loads(splits) * problem.inverse_capacity).to(torch.float64)
-    # (B, D, K) change of each path's flow, Gbit/s, and trie node where the path ends, -1 for none.
-    flow_change = problem.flows(drawn - splits).to(torch.float64)
-    node = torch.where(problem.path_mask, torch.from_numpy(problem.paths.leaf).long(), -1)
-    change = np.zeros(problem.demand.shape)
-    _changes(
+    # (B, D, K) change of each path's flow, Gbit/s, and trie node of the last link of the path, -1
+    # without a live path.
+    flow_change = problem.flows(drawn_splits - splits).to(torch.float64)
+    end_node = torch.where(problem.path_mask, torch.from_numpy(problem.paths.leaf).long(), -1)
+    reward_change = np.zeros(problem.demand.shape)
+    _reward_changes(
         utilisation.numpy(),
         _soft_maxima(utilisation.numpy(), MAXIMUM_SHARPNESS),
         problem.inverse_capacity.to(torch.float64).numpy(),
         flow_change.numpy(),
-        node.numpy(),
+        end_node.numpy(),
         np.asarray(trie.parent),
         np.asarray(trie.link),
         MAXIMUM_SHARPNESS,
-        change,
+        reward_change,
     )
-    return torch.from_numpy(change).to(splits.dtype)
+    return torch.from_numpy(reward_change).to(splits.dtype)
 
 
 @inlined_kernel
 def _soft_maximum(utilisation, sharpness):  # type: ignore[no-untyped-def]
     """Return the soft maximum (u_max / s) log sum_e exp(s u[e] / u_max) of utilisations u (E,)."""
-    largest = 1e-30
+    max_utilisation = 1e-30
     for e in range(len(utilisation)):
-        largest = max(largest, utilisation[e])
-    # Exponents are at most 0, so that nothing overflows.
-    total = 0.0
+        max_utilisation = max(max_utilisation, utilisation[e])
+    # u_max is at least 1e-30, so that the division is defined. Exponents are at most 0, so that
+    # nothing overflows; u_max enters as a factor.
+    exponential_sum = 0.0
     for e in range(len(utilisation)):
-        total += math.exp(sharpness * (utilisation[e] / largest - 1))
-    return largest * (1 + math.log(total) / sharpness)
+        exponential_sum += math.exp(sharpness * (utilisation[e] / max_utilisation - 1))
+    return max_utilisation * (1 + math.log(exponential_sum) / sharpness)
 
 
 @kernel
@@ -121,12 +123,12 @@ def _soft_maxima(utilisation: FloatArray, sharpness: float) -> FloatArray:
 
 
 def _num_demands(node: Int64Array) -> int:
-    """Return D, the number of parallel tasks of :func:`_changes`."""
+    """Return D, the number of parallel tasks of :func:`_reward_changes`."""
     return node.shape[1]
 
 
 @parallel_kernel("node", _num_demands)
-def _changes(
+def _reward_changes(
     demand: int,
     utilisation: FloatArray,
     soft_maxima: FloatArray,
@@ -136,7 +138,7 @@ def _changes(
     parent: AnyArray,
     link: AnyArray,
     sharpness: float,
-    change: FloatArray,
+    reward_change: FloatArray,
 ) -> None:
     """Compute the reward change of each matrix if one demand alone changes its flows.
 
@@ -152,9 +154,9 @@ def _changes(
         parent: (T,) parent of each trie node; -1 at the first link of a path.
         link: (T,) link into each trie node.
         sharpness: s of the soft maximum.
-        change: (B, D) change of the reward (column ``demand`` is written).
+        reward_change: (B, D) change of the reward (column ``demand`` is written).
     """
-    for b in range(len(change)):
+    for b in range(len(reward_change)):
         # Utilisations after the change: walk every path from its end to the source.
         link_utilisation = utilisation[b].copy()
         for k in range(node.shape[2]):
@@ -164,7 +166,7 @@ def _changes(
                     flow_change[b, demand, k] * inverse_capacity[b, link[trie_node]]
                 )
                 trie_node = parent[trie_node]
-        change[b, demand] = soft_maxima[b] - _soft_maximum(link_utilisation, sharpness)
+        reward_change[b, demand] = soft_maxima[b] - _soft_maximum(link_utilisation, sharpness)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,26 +219,28 @@ def advantages(
         noise: source of the samples.
     """
     splits = exploration.execute(problem, actions).detach()
-    draws = (
+    sample_splits = (
         exploration.execute(problem, sample_actions(means, exploration.std, noise))
         for _ in range(exploration.samples)
     )
     if problem.objective.maximises_value and not exploration.entries:
-        rewards = _RewardChange(problem, splits)
+        reward_change = _RewardChange(problem, splits)
         return (
-            -sum((rewards.change(drawn) for drawn in draws), start=splits.new_zeros(()))
+            -sum(
+                (reward_change.change(drawn) for drawn in sample_splits), start=splits.new_zeros(())
+            )
             / exploration.samples
         )
     if problem.demand_set.carries_all and is_affordable(problem):
-        changes = (change_of_reward(problem, splits, drawn) for drawn in draws)
+        changes = (change_of_reward(problem, splits, drawn) for drawn in sample_splits)
         return -sum(changes, start=splits.new_zeros(())) / exploration.samples
     # First order: gradient of the reward times the difference from the expected splits.
     splits.requires_grad_()
-    (slope,) = torch.autograd.grad(
+    (reward_gradient,) = torch.autograd.grad(
         reward(problem, splits, cut_demands_whole=exploration.entries > 0).sum(), splits
     )
-    expected = sum(draws, start=torch.zeros_like(splits)) / exploration.samples
-    return (slope * (splits - expected)).sum(-1).detach()
+    expected_splits = sum(sample_splits, start=torch.zeros_like(splits)) / exploration.samples
+    return (reward_gradient * (splits - expected_splits)).sum(-1).detach()
 
 
 class _RewardChange:
@@ -258,29 +262,37 @@ class _RewardChange:
         capacity = problem.capacity.clamp(min=torch.finfo(splits.dtype).tiny)
         # Path values over the value of all demand.
         self._value = problem.path_value / total_demand_value(problem)[:, None, None]
-        # Utilisation and index of e* of each path, and the gradient of the reward by the loads.
-        ratio, link = problem.ops.path_max(load * problem.inverse_capacity)
-        value = self._flow * self._value
-        (slope,) = torch.autograd.grad((value / ratio.clamp(min=1)).sum(), load)
-        _, smallest = problem.ops.path_max(-capacity)
-        exists = link >= 0
-        link = link.clamp(min=0).flatten(1)
-        smallest = smallest.clamp(min=0).flatten(1)
+        # Utilisation and index of e* of each path, gradient of the reward by the link loads, and
+        # index of the link with the smallest capacity on each path.
+        max_utilisation, bottleneck = problem.ops.path_max(load * problem.inverse_capacity)
+        flow_value = self._flow * self._value
+        (load_gradient,) = torch.autograd.grad(
+            (flow_value / max_utilisation.clamp(min=1)).sum(), load
+        )
+        _, smallest_link = problem.ops.path_max(-capacity)
+        is_live_path = bottleneck >= 0
+        bottleneck = bottleneck.clamp(min=0).flatten(1)
+        smallest_link = smallest_link.clamp(min=0).flatten(1)
 
+        # Values (B, E) at the links (B, D K) of all paths, as (B, D, K).
         def gather_links(values: Tensor, links: Tensor) -> Tensor:
-            return values.detach().gather(1, links).view_as(value)
+            return values.detach().gather(1, links).view_as(flow_value)
 
         # (B, D, K) load and capacity of e* and of the smallest link of each path.
-        self._links = [
-            (gather_links(load, links), gather_links(capacity, links)) for links in (link, smallest)
+        self._load_and_capacity = [
+            (gather_links(load, links), gather_links(capacity, links))
+            for links in (bottleneck, smallest_link)
         ]
-        # (B, E) value of the flows whose e* is a link, then (B, D, K) without the flow itself.
+        # (B, E) total value of the flows whose e* is a link; for each path (B, D, K) that of its
+        # e*, without its own flow.
         link_value = torch.zeros_like(capacity).scatter_add(
-            1, link, torch.where(exists, value, 0).flatten(1)
+            1, bottleneck, torch.where(is_live_path, flow_value, 0).flatten(1)
         )
-        self._other_value = gather_links(link_value, link) - value
+        self._other_value = gather_links(link_value, bottleneck) - flow_value
         # Gradient by the loads of all links of a path except e*.
-        self._slope = problem.ops.path_sum(slope) - gather_links(slope, link)
+        self._other_link_gradient = problem.ops.path_sum(load_gradient) - gather_links(
+            load_gradient, bottleneck
+        )
         self._current_value = self._served_value(self._flow)
 
     def _served_value(self, flow: Tensor) -> Tensor:
@@ -289,8 +301,10 @@ class _RewardChange:
         Args:
             flow: (B, D, K) flows of a demand, with the flows of all others unchanged.
         """
-        ratios = [(load + flow - self._flow) / capacity for load, capacity in self._links]
-        return (flow * self._value / torch.maximum(*ratios).clamp(min=1)).sum(-1)
+        link_utilisations = [
+            (load + flow - self._flow) / capacity for load, capacity in self._load_and_capacity
+        ]
+        return (flow * self._value / torch.maximum(*link_utilisations).clamp(min=1)).sum(-1)
 
     def change(self, splits: Tensor) -> Tensor:
         """Return the change of the reward, (B, D), if one demand alone switches to ``splits``.
@@ -301,14 +315,15 @@ class _RewardChange:
         flow = self._problem.flows(splits)
         flow_change = flow - self._flow
         # Change of the share that e* grants to other flows.
-        (load, capacity) = self._links[0]
-        granted = 1 / ((load + flow_change) / capacity).clamp(min=1) - 1 / (load / capacity).clamp(
-            min=1
-        )
+        (load, capacity) = self._load_and_capacity[0]
+        granted_change = 1 / ((load + flow_change) / capacity).clamp(min=1) - 1 / (
+            load / capacity
+        ).clamp(min=1)
+        # Exact change of the own value, first order of other links, exact change of other flows.
         return (
             self._served_value(flow)
             - self._current_value
-            + (self._slope * flow_change + self._other_value * granted).sum(-1)
+            + (self._other_link_gradient * flow_change + self._other_value * granted_change).sum(-1)
         )
 
 

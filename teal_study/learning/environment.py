@@ -68,13 +68,13 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         self._traffic = traffic
         self._problem = Problem.create(topology, paths, objective, traffic.read([0]))
         # Unit of observations, the mean link capacity, and the spaces of actions and observations.
-        self._scale = float(topology.capacity[topology.capacity > 0].mean())
+        self._mean_capacity = float(topology.capacity[topology.capacity > 0].mean())
         shape = (paths.num_demands, paths.num_paths)
-        upper = np.float32(_MAX_OBSERVED)
+        max_observation = np.float32(_MAX_OBSERVED)
         self.action_space = gymnasium.spaces.Box(-_MAX_LOGIT, _MAX_LOGIT, shape, np.float32)
         self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
-            demand=gymnasium.spaces.Box(0, upper, shape[:1], np.float32),
-            capacity=gymnasium.spaces.Box(0, upper, (topology.num_links,), np.float32),
+            demand=gymnasium.spaces.Box(0, max_observation, shape[:1], np.float32),
+            capacity=gymnasium.spaces.Box(0, max_observation, (topology.num_links,), np.float32),
         )
 
     def reset(
@@ -86,11 +86,11 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
             Observation, and the row of the matrix.
         """
         super().reset(seed=seed)
-        chosen = (options or {}).get("row")
+        requested_row = (options or {}).get("row")
         row = (
             int(self.np_random.integers(self._traffic.num_matrices))
-            if chosen is None
-            else int(chosen)
+            if requested_row is None
+            else int(requested_row)
         )
         self._problem = self._problem.with_demand(self._traffic.read([row]))
         return self._observation(), {"row": row}
@@ -112,10 +112,10 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         problem = self._problem
         logits = torch.as_tensor(np.asarray(action), dtype=torch.float64)[None]
         if logits.shape != problem.path_mask.shape or bool(logits.isnan().any()):
-            outcome = (
+            actual = (
                 "NaN" if logits.shape == problem.path_mask.shape else str(tuple(logits.shape[1:]))
             )
-            raise InputError("environment", "action", f"{self.action_space.shape} numbers", outcome)
+            raise InputError("environment", "action", f"{self.action_space.shape} numbers", actual)
         logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
         # The softmax of a demand without a live path is NaN: it gets splits of 0.
         splits = torch.nan_to_num(logits.softmax(-1))
@@ -132,8 +132,10 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
     def _observation(self) -> dict[str, AnyArray]:
         """Return demands (D,) and capacities (E,) in mean link capacities."""
         return {
-            "demand": (self._problem.demand[0].numpy() / self._scale).astype(np.float32),
-            "capacity": (self._problem.capacity[0].numpy() / self._scale).astype(np.float32),
+            "demand": (self._problem.demand[0].numpy() / self._mean_capacity).astype(np.float32),
+            "capacity": (self._problem.capacity[0].numpy() / self._mean_capacity).astype(
+                np.float32
+            ),
         }
 
 

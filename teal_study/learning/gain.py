@@ -123,18 +123,18 @@ def _comparison(carried: Interval, gap: Interval) -> str:
         gap: mean and interval of the difference of the gap; mentioned only if significant.
     """
     if carried.low > 0:
-        rank = "better than"
+        comparison_words = "better than"
     elif carried.high < 0:
-        rank = "worse than"
+        comparison_words = "worse than"
     else:
-        rank = "no better than"
-    text = f"{rank} the start: it carries {_points(carried, 'more', 'less')}"
+        comparison_words = "no better than"
+    text = f"{comparison_words} the start: it carries {_points_text(carried, 'more', 'less')}"
     if gap.high < 0 or gap.low > 0:
-        return f"{text}, and its gap is {_points(gap, 'wider', 'narrower')}"
+        return f"{text}, and its gap is {_points_text(gap, 'wider', 'narrower')}"
     return text
 
 
-def _points(difference: Interval, larger: str, smaller: str) -> str:
+def _points_text(difference: Interval, larger: str, smaller: str) -> str:
     """Format a difference in percentage points: size, a word for its sign, signed interval.
 
     Args:
@@ -187,33 +187,38 @@ def measure_gain(
         kept_start: whether the checkpoint has the initial weights.
         show: whether to show a progress bar.
     """
-    schemes = _schemes(folder, scheme_name, start, seed)
+    schemes = _schemes_to_compare(folder, scheme_name, start, seed)
     # Measure each matrix under the models, the controls and the optimum.
-    metrics_by_case: dict[str, list[_Metrics]] = {}
-    for row in progress_bar(range(len(rows)), desc="comparing", unit="matrix", disable=not show):
-        problem = make_problem(rows[row : row + 1])
+    metrics_by_model: dict[str, list[_Metrics]] = {}
+    for position in progress_bar(
+        range(len(rows)), desc="comparing", unit="matrix", disable=not show
+    ):
+        problem = make_problem(rows[position : position + 1])
         for name, scheme in schemes.items():
-            metrics_by_case.setdefault(name, []).append(_model_metrics(problem, scheme))
-        # First live path of each demand.
-        shortest = problem.path_mask & (problem.path_mask.cumsum(-1) == 1)
-        for name, splits in ((SHORTEST, shortest), (NULL, torch.zeros_like(shortest))):
-            metrics_by_case.setdefault(name, []).append(
+            metrics_by_model.setdefault(name, []).append(_model_metrics(problem, scheme))
+        # Shortest path: splits of 1 on the first live path of each demand.
+        first_path_splits = problem.path_mask & (problem.path_mask.cumsum(-1) == 1)
+        for name, splits in (
+            (SHORTEST, first_path_splits),
+            (NULL, torch.zeros_like(first_path_splits)),
+        ):
+            metrics_by_model.setdefault(name, []).append(
                 _splits_metrics(problem, splits.to(problem.demand))
             )
-        metrics_by_case.setdefault(OPTIMUM, []).append(_optimum_metrics(problem))
-    # Compare the trained model with its initial model.
-    best = metrics_by_case[OPTIMUM]
-    trained, initial = list(metrics_by_case.values())[:2]
+        metrics_by_model.setdefault(OPTIMUM, []).append(_optimum_metrics(problem))
+    # Compare the trained model with its initial model, the first two of the schemes.
+    optimum_metrics = metrics_by_model[OPTIMUM]
+    trained_metrics, initial_metrics = list(metrics_by_model.values())[:2]
     return Gain(
         part,
         len(rows),
         kept_start,
-        tuple(_means(name, metrics, best) for name, metrics in metrics_by_case.items()),
-        _differences(rows, trained, initial),
+        tuple(_means(name, metrics, optimum_metrics) for name, metrics in metrics_by_model.items()),
+        _metric_differences(rows, trained_metrics, initial_metrics),
     )
 
 
-def _schemes(folder: Path, scheme_name: str, start: str, seed: int) -> dict[str, Scheme]:
+def _schemes_to_compare(folder: Path, scheme_name: str, start: str, seed: int) -> dict[str, Scheme]:
     """Return the schemes to compare, by name: trained model, initial model, random weights.
 
     Args:
@@ -224,15 +229,15 @@ def _schemes(folder: Path, scheme_name: str, start: str, seed: int) -> dict[str,
     """
     schemes: dict[str, Scheme] = {TRAINED: make_scheme(scheme_name, folder)}
     if start == "none":
-        seeded = f"{scheme_name}:weights=random,seed={seed}"
-        schemes[f"{START} ({RANDOM})"] = make_scheme(seeded, folder)
+        seeded_spec = f"{scheme_name}:weights=random,seed={seed}"
+        schemes[f"{START} ({RANDOM})"] = make_scheme(seeded_spec, folder)
     else:
         schemes[START] = make_scheme(scheme_name, Path(start))
         schemes[RANDOM] = make_scheme(f"{scheme_name}:weights=random", folder)
     return schemes
 
 
-def _differences(
+def _metric_differences(
     rows: Int64Array, trained: Sequence[_Metrics], initial: Sequence[_Metrics]
 ) -> dict[str, Interval]:
     """Return mean and 95% interval of trained model minus initial model, by metric.
@@ -258,10 +263,12 @@ def _differences(
 def _model_metrics(problem: Problem, scheme: Scheme) -> _Metrics:
     """Measure a model on one matrix: alone, and with the repair of its scheme."""
     assert isinstance(scheme, Starter)
-    alone = cut_only(problem, *scheme.start(problem))
+    cut_result = cut_only(problem, *scheme.start(problem))
     assessment = assess(problem, scheme.solve(problem))
-    repaired = share_of_value(problem, assessment.value)
-    return _Metrics(float(alone.share), float(repaired), float(alone.gap), float(assessment.gap))
+    repaired_share = share_of_value(problem, assessment.value)
+    return _Metrics(
+        float(cut_result.share), float(repaired_share), float(cut_result.gap), float(assessment.gap)
+    )
 
 
 def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
@@ -269,8 +276,8 @@ def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
     which allocates unused capacity to unserved demand.
     """
     return _Metrics(
-        _share(problem, project(problem, splits, refill=0)),
-        _share(problem, project(problem, splits)),
+        _value_share(problem, project(problem, splits, refill=0)),
+        _value_share(problem, project(problem, splits)),
         math.nan,
         math.nan,
     )
@@ -279,28 +286,28 @@ def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
 def _optimum_metrics(problem: Problem) -> _Metrics:
     """Solve one matrix to a gap of 0.001%, or for at most a minute, and measure the result."""
     result = pipeline.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
-    share = _share(problem, result.splits)
+    share = _value_share(problem, result.splits)
     certified_gap = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
     return _Metrics(share, share, float(certified_gap), float(certified_gap))
 
 
-def _share(problem: Problem, splits: Tensor) -> float:
+def _value_share(problem: Problem, splits: Tensor) -> float:
     """Return the value of splits (1, D, K) as a share of the value of all demand."""
     return float(share_of_value(problem, problem.value(splits.to(problem.demand))))
 
 
-def _means(name: str, metrics: list[_Metrics], best: list[_Metrics]) -> Carried:
+def _means(name: str, metrics: list[_Metrics], optimum_metrics: list[_Metrics]) -> Carried:
     """Return the mean metrics of a model or control over the matrices.
 
     Args:
         name: name of the model or control.
         metrics: its metrics, one entry per matrix.
-        best: metrics of the optimum, one entry per matrix.
+        optimum_metrics: metrics of the optimum, one entry per matrix.
     """
     means = _Metrics(*torch.tensor(metrics, dtype=torch.float64).mean(0).tolist())
-    of_optimum = [
-        value.cut / optimum.cut if optimum.cut > 0 else 1.0
-        for value, optimum in zip(metrics, best, strict=True)
+    optimum_shares = [
+        matrix_metrics.cut / optimum.cut if optimum.cut > 0 else 1.0
+        for matrix_metrics, optimum in zip(metrics, optimum_metrics, strict=True)
     ]
-    mean_of_optimum = sum(of_optimum) / len(of_optimum)
+    mean_of_optimum = sum(optimum_shares) / len(optimum_shares)
     return Carried(name, means.cut, mean_of_optimum, means.repaired, means.gap, means.repaired_gap)

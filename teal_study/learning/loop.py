@@ -45,14 +45,14 @@ class ReadAhead(Generic[T]):
     """
 
     def __init__(self, read: Callable[[int], T]) -> None:
-        self._method = WeakMethod(read)
+        self._read_method = WeakMethod(read)
         self._thread = ThreadPoolExecutor(1, "read-ahead")
         # The read in progress by step, at most one.
-        self._ahead: dict[int, Future[T]] = {}
+        self._pending_reads: dict[int, Future[T]] = {}
 
     def _read(self, step: int) -> T:
         """Return the inputs of a step, read in the calling thread."""
-        read: Any = self._method()
+        read: Any = self._read_method()
         return read(step)
 
     def get(self, step: int) -> T:
@@ -61,11 +61,11 @@ class ReadAhead(Generic[T]):
         Raises:
             Exception: any exception of the read.
         """
-        reading = self._ahead.get(step) or self._thread.submit(self._read, step)
+        pending_read = self._pending_reads.get(step) or self._thread.submit(self._read, step)
         # After a failed read, too, so that another call reads again.
-        self._ahead.clear()
-        batch = reading.result()
-        self._ahead[step + 1] = self._thread.submit(self._read, step + 1)
+        self._pending_reads.clear()
+        batch = pending_read.result()
+        self._pending_reads[step + 1] = self._thread.submit(self._read, step + 1)
         return batch
 
 
@@ -115,11 +115,11 @@ def set_cosine_rate(
         warm_up_share: share of the budget in which the rate rises, if that is longer.
         final_share: share of the full rate at the end of the cosine.
     """
-    share = min(1.0, (step + 1) / warm_up_steps)
+    rate_share = min(1.0, (step + 1) / warm_up_steps)
     if warm_up_share:
-        share = min(share, max(share_used / warm_up_share, _MIN_RATE_SHARE))
-    share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
-    optimiser.rate = full_rate * share
+        rate_share = min(rate_share, max(share_used / warm_up_share, _MIN_RATE_SHARE))
+    rate_share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
+    optimiser.rate = full_rate * rate_share
 
 
 def train_until(

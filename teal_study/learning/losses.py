@@ -31,17 +31,20 @@ def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False)
     """
     flow = problem.flows(splits)
     load = problem.ops.link_sum(flow)
+    # Share of each path's flow that its most utilised link grants.
     if problem.objective.maximises_value:
-        share = granted_share(problem, load, problem.capacity)
+        granted_path_share = granted_share(problem, load, problem.capacity)
         if cut_demands_whole:
-            share = torch.where(splits > 0, share, 1).amin(-1, keepdim=True)
-        feasible_flow = flow * share
+            granted_path_share = torch.where(splits > 0, granted_path_share, 1).amin(
+                -1, keepdim=True
+            )
+        feasible_flow = flow * granted_path_share
         return (feasible_flow * problem.path_value).sum((1, 2)) / total_demand_value(problem)
     utilisation = load * problem.inverse_capacity
-    largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
+    max_utilisation = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
     return -(
-        largest.squeeze(1)
-        * torch.logsumexp(MAXIMUM_SHARPNESS * utilisation / largest, 1)
+        max_utilisation.squeeze(1)
+        * torch.logsumexp(MAXIMUM_SHARPNESS * utilisation / max_utilisation, 1)
         / MAXIMUM_SHARPNESS
     )
 
@@ -63,8 +66,8 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
         profit = torch.where(problem.path_mask, problem.path_value - path_price, 0)
         bound = capacity_value + (problem.demand * profit.amax(-1).clamp(min=0)).sum(1)
         return bound / total_demand_value(problem)
-    cheapest = problem.cheapest_path_cost(path_price)
-    return -(problem.demand * cheapest).sum(1) / capacity_value.clamp(min=1e-30)
+    cheapest_price = problem.cheapest_path_cost(path_price)
+    return -(problem.demand * cheapest_price).sum(1) / capacity_value.clamp(min=1e-30)
 
 
 def total_demand_value(problem: Problem) -> Tensor:
@@ -73,8 +76,8 @@ def total_demand_value(problem: Problem) -> Tensor:
     At least a hundredth of the value that all links could carry: this limit keeps losses and
     gradients of a matrix with little or no demand of order 1.
     """
-    floor = _VALUE_FLOOR * problem.capacity.sum(1) * mean_value(problem)
-    return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(
+    min_value = _VALUE_FLOOR * problem.capacity.sum(1) * mean_value(problem)
+    return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), min_value).clamp(
         min=1e-30
     )
 

@@ -110,11 +110,15 @@ class NetworkPool:
             rng: source of randomness.
             draws: probabilities of the groups.
         """
-        groups: dict[str, list[str]] = {}
+        names_by_group: dict[str, list[str]] = {}
         for name in self.train:
-            groups.setdefault(group_of(name), []).append(name)
-        shares = np.array([draws.groups[GROUPS.index(group)] for group in groups])
-        names = list(groups.values())[rng.choice(len(groups), p=shares / shares.sum())]
+            names_by_group.setdefault(group_of(name), []).append(name)
+        group_probabilities = np.array(
+            [draws.groups[GROUPS.index(group)] for group in names_by_group]
+        )
+        names = list(names_by_group.values())[
+            rng.choice(len(names_by_group), p=group_probabilities / group_probabilities.sum())
+        ]
         return names[rng.integers(len(names))]
 
 
@@ -146,12 +150,12 @@ def topohub_pool() -> NetworkPool:
     """
     train = []
     held_out = []
-    for name, nodes in network_sizes().items():
+    for name, num_nodes in network_sizes().items():
         family = network_family(name)
-        digest = int(hashlib.sha256(family.encode()).hexdigest(), 16)
-        if any(word in family for word in _ALWAYS_HELD_OUT) or digest % _HELD_OUT_ONE_IN == 0:
+        family_hash = int(hashlib.sha256(family.encode()).hexdigest(), 16)
+        if any(word in family for word in _ALWAYS_HELD_OUT) or family_hash % _HELD_OUT_ONE_IN == 0:
             held_out.append(name)
-        elif nodes <= _MAX_TRAINING_NODES:
+        elif num_nodes <= _MAX_TRAINING_NODES:
             train.append(name)
     return NetworkPool(tuple(train), tuple(held_out))
 
@@ -163,14 +167,14 @@ def network_sizes() -> dict[str, int]:
     Raises:
         InputError: topohub is not installed.
     """
-    data = topohub_folder("networks", "")
-    nodes_by_name = {}
+    networks_folder = topohub_folder("networks", "")
+    num_nodes_by_name = {}
     for group in GROUPS:
-        for name, file in sorted(stored_files(data / group, f"{group}/")):
-            nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
-            if nodes >= MIN_NODES:
-                nodes_by_name[name] = nodes
-    return nodes_by_name
+        for name, file in sorted(stored_files(networks_folder / group, f"{group}/")):
+            num_nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
+            if num_nodes >= MIN_NODES:
+                num_nodes_by_name[name] = num_nodes
+    return num_nodes_by_name
 
 
 @cache
@@ -188,10 +192,12 @@ def pool_network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
     if topology.num_nodes > _MAX_NODES_ALL_PAIRS:
         # A fixed seed: a network always has the same sample.
         rng = np.random.default_rng(topology.num_nodes)
-        source = np.isin(
+        has_sampled_source = np.isin(
             pairs[:, 0], rng.choice(topology.num_nodes, _SAMPLE_SOURCES, replace=False)
         )
-        pairs = pairs[source & (rng.random(len(pairs)) < _SAMPLE_TARGETS / topology.num_nodes)]
+        pairs = pairs[
+            has_sampled_source & (rng.random(len(pairs)) < _SAMPLE_TARGETS / topology.num_nodes)
+        ]
     return topology, compute_paths(topology, pairs, num_paths=num_paths, cache=False)
 
 
@@ -218,12 +224,12 @@ def draw_problem(
         device: device of the tensors.
         draws: probabilities of the objectives, and range of loads.
     """
-    # Draw capacities, rates and weights.
+    # Draw relative capacities (B, E), demands (B, D) with mean 1, and weights of the demands.
     topology, paths = pool_network(name, num_paths)
-    links = topology.num_links
+    num_links = topology.num_links
     if objective is None:
         objective = rng.choice(list(_OBJECTIVES), p=draws.objectives)
-    capacity = np.stack([_capacities(rng, links) for _ in range(batch)])
+    capacity = np.stack([_capacities(rng, num_links) for _ in range(batch)])
     demand = np.stack([_rates(rng, topology.num_nodes, paths) for _ in range(batch)])
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
     problem = Problem.create(
@@ -236,45 +242,48 @@ def draw_problem(
         device=device,
         dtype=torch.float32,
     )
-    # Scale each matrix to a random utilisation of its first paths.
-    largest = problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
+    # Scale each matrix so that, with all demand on first paths, the largest utilisation is a
+    # log-uniform random number.
+    max_utilisation = (
+        problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
+    )
     low, high = np.log(draws.utilisation)
-    load = np.exp(rng.uniform(low, high, batch))
-    demand *= (load / largest)[:, None]
+    target_utilisation = np.exp(rng.uniform(low, high, batch))
+    demand *= (target_utilisation / max_utilisation)[:, None]
     # Apply a flash crowd, failures or nothing to each matrix, with equal probability.
-    for row in range(batch):
+    for matrix_index in range(batch):
         match rng.integers(3):
             case 1:
-                demand[row] = flash_crowd(demand[row], rng)
+                demand[matrix_index] = flash_crowd(demand[matrix_index], rng)
             case 2:
-                capacity[row, rng.random(links) < rng.uniform(*_FAILED_SHARES)] = 0
+                capacity[matrix_index, rng.random(num_links) < rng.uniform(*_FAILED_SHARES)] = 0
     return problem.with_demand(torch.from_numpy(demand)).with_capacity(torch.from_numpy(capacity))
 
 
-def _capacities(rng: np.random.Generator, links: int) -> FloatArray:
+def _capacities(rng: np.random.Generator, num_links: int) -> FloatArray:
     """Draw relative link capacities (E,): all equal, of four sizes, or log-normal."""
     match rng.integers(3):
         case 0:
-            return np.ones(links)
+            return np.ones(num_links)
         case 1:
-            return rng.choice([1.0, 2.5, 4.0, 10.0], links)
+            return rng.choice([1.0, 2.5, 4.0, 10.0], num_links)
         case _:
-            return np.exp(0.7 * rng.standard_normal(links))
+            return np.exp(0.7 * rng.standard_normal(num_links))
 
 
-def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
+def _rates(rng: np.random.Generator, num_nodes: int, paths: PathSet) -> FloatArray:
     """Draw gravity demands (D,) with mean 1 and random skew.
 
     Args:
         rng: source of randomness.
-        nodes: number of nodes.
+        num_nodes: number of nodes.
         paths: paths of the D node pairs.
     """
     # Log-normal sizes of the nodes and noise of the pairs; a random power sets the skew.
-    send, receive = rng.standard_normal((2, nodes))
+    log_sent_size, log_received_size = rng.standard_normal((2, num_nodes))
     log_rate = (
-        send[paths.pairs[:, 0]]
-        + receive[paths.pairs[:, 1]]
+        log_sent_size[paths.pairs[:, 0]]
+        + log_received_size[paths.pairs[:, 1]]
         + rng.standard_normal(paths.num_demands)
     )
     rates = np.exp(rng.uniform(0.5, 2.0) * (log_rate - log_rate.max()))

@@ -85,9 +85,9 @@ class RowStreams:
 
     def normal(self, like: Tensor) -> Tensor:
         """Return standard normal numbers, with shape (B, ...), type and device of ``like``."""
-        count = math.prod(like.shape[1:])
-        # Each number of 64 bits gives two: a cosine and a sine.
-        pairs = -(-count // 2)
+        numbers_per_row = math.prod(like.shape[1:])
+        # Each number of 64 bits gives a pair of normal numbers: by a cosine and by a sine.
+        pairs = -(-numbers_per_row // 2)
         counters = torch.arange(1, pairs + 1, device=like.device) + self._num_drawn
         self._num_drawn += pairs
         bits = _mixed(self._seeds[:, None] + counters * _GAMMA)
@@ -97,8 +97,8 @@ class RowStreams:
         radius = (_shifted(bits, _HALF_BITS) + 1).to(like.dtype).mul_(scale)
         radius = radius.log_().mul_(-2).sqrt_()
         angle = (bits & (2**_HALF_BITS - 1)).to(like.dtype).mul_(2 * math.pi * scale)
-        values = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
-        return values[:, :count].reshape(like.shape)
+        normal_numbers = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
+        return normal_numbers[:, :numbers_per_row].reshape(like.shape)
 
 
 def _mixed(bits: Tensor) -> Tensor:

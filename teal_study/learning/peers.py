@@ -68,13 +68,17 @@ class ProcessGroup:
 
         # The types are in the same order in every process.
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            group = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in group])
-            distributed.all_reduce(flat)
-            for tensor, summed in zip(
-                group, flat.split([tensor.numel() for tensor in group]), strict=True
+            tensors_of_type = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat_sum = torch.cat(
+                [tensor.detach().reshape(-1).to(self._device) for tensor in tensors_of_type]
+            )
+            distributed.all_reduce(flat_sum)
+            for tensor, tensor_sum in zip(
+                tensors_of_type,
+                flat_sum.split([tensor.numel() for tensor in tensors_of_type]),
+                strict=True,
             ):
-                tensor.detach().copy_(summed.view_as(tensor))
+                tensor.detach().copy_(tensor_sum.view_as(tensor))
 
     def broadcast(self, number: float) -> float:
         """Send ``number`` of rank 0 to all processes, and return it in each of them."""

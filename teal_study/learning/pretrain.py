@@ -48,7 +48,7 @@ from teal_study.learning.train_command import FILES
 
 # Number of layers before the last one whose rewards are part of the loss, and the weight of each
 # of them; the last layer has the weight 1.
-_TENTATIVE_PASSES = 3
+_NUM_TENTATIVE_LAYERS = 3
 _TENTATIVE_WEIGHT = 1 / 16
 
 
@@ -96,20 +96,21 @@ class FlowGnnTask:
         config = self._config
         scale = reward_scale(problem)
         actions, prices = model.tentative(problem)
-        total = bound_loss(problem, prices) / scale
-        for tentative in actions[-1 - _TENTATIVE_PASSES : -1]:
-            total = (
-                total
-                - _TENTATIVE_WEIGHT * reward(problem, model.splits(tentative, problem)) / scale
+        total_loss = bound_loss(problem, prices) / scale
+        # Tentative splits of the layers before the last one, with a small weight.
+        for layer_actions in actions[-1 - _NUM_TENTATIVE_LAYERS : -1]:
+            total_loss = (
+                total_loss
+                - _TENTATIVE_WEIGHT * reward(problem, model.splits(layer_actions, problem)) / scale
             )
         if config.learner == "direct":
-            total = total - reward(problem, model.splits(actions[-1], problem)) / scale
+            total_loss = total_loss - reward(problem, model.splits(actions[-1], problem)) / scale
         else:
             exploration = Exploration(config.std, entries=config.entries, clamp=model.clamp)
             noise = Stream(int(rng.integers(2**31)), problem.demand.device)
             means = torch.where(problem.path_mask, actions[-1], 0)
-            total = total + coma_loss(problem, means, exploration, noise) / scale
-        return total.mean()
+            total_loss = total_loss + coma_loss(problem, means, exploration, noise) / scale
+        return total_loss.mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
         """Write the checkpoint to ``out``; ``fields`` are the card's fields on the training run."""
@@ -139,7 +140,7 @@ _WARM_UP_STEPS = 50
 # Share of the full learning rate at the end of its cosine.
 _FINAL_SHARE = 0.02
 # Decay per step of the exponential moving average of the weights, which the checkpoint contains.
-_AVERAGE_DECAY = 0.998
+_WEIGHT_AVERAGE_DECAY = 0.998
 # Seconds between two saves.
 _SAVE_EVERY_S = 60.0
 
@@ -238,7 +239,7 @@ class Pretrainer:
         config = self.config
         rng = np.random.default_rng([self.config.seed, self.step])
         # A model that is to start a solver is trained on problems that take many iterations.
-        draws = CONGESTED if config.aim == "start" else ANY_LOAD
+        problem_distribution = CONGESTED if config.aim == "start" else ANY_LOAD
         set_cosine_rate(
             self.optimiser,
             config.learning_rate,
@@ -249,29 +250,34 @@ class Pretrainer:
         )
         # Accumulate the gradients of a problem on each of a few networks.
         self.optimiser.zero_grad()
-        total = torch.zeros(1, dtype=torch.float64, device=self.device)
+        mean_loss = torch.zeros(1, dtype=torch.float64, device=self.device)
         for _ in range(_NETWORKS_PER_STEP):
-            name = self.networks.pick(rng, draws)
-            demands = pool_network(name, config.num_paths)[1].num_demands
-            batch = int(np.clip(round(_DEMANDS_PER_STEP / demands), 1, _MAX_MATRICES))
+            name = self.networks.pick(rng, problem_distribution)
+            num_demands = pool_network(name, config.num_paths)[1].num_demands
+            num_matrices = int(np.clip(round(_DEMANDS_PER_STEP / num_demands), 1, _MAX_MATRICES))
             problem = draw_problem(
-                rng, name, batch, config.num_paths, device=self.device, draws=draws
+                rng,
+                name,
+                num_matrices,
+                config.num_paths,
+                device=self.device,
+                draws=problem_distribution,
             )
-            mean = self.task.loss(self.model, problem, rng) / _NETWORKS_PER_STEP
-            mean.backward()
-            total += mean.detach()
+            network_loss = self.task.loss(self.model, problem, rng) / _NETWORKS_PER_STEP
+            network_loss.backward()
+            mean_loss += network_loss.detach()
         (loss,) = clipped_step(
-            self.optimiser, self.model, self.task.max_gradient_norm, self.step, total
+            self.optimiser, self.model, self.task.max_gradient_norm, self.step, mean_loss
         )
         self.step += 1
-        # Update the average of the weights.  The share of new weights is 9 / (9 + step), at least
-        # 0.002, so that they count more in the first steps.
-        new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))
+        # Update the moving average of the weights.  The share of new weights is 9 / (9 + step), at
+        # least 0.002, so that they count more in the first steps.
+        new_share = 1 - min(_WEIGHT_AVERAGE_DECAY, self.step / (9 + self.step))
         with torch.no_grad():
-            for averaged, weight in zip(
+            for average_weight, weight in zip(
                 self.average.parameters(), self.model.parameters(), strict=True
             ):
-                averaged.lerp_(weight, new_share)
+                average_weight.lerp_(weight, new_share)
         return loss
 
     def save(self, out: Path) -> None:
@@ -341,18 +347,18 @@ def _pretrain(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
     """Train a PriceGNN or a FlowGNN; return the result of the command."""
     spec.parse_options()
     trainer = run_pretrain(config)
-    train = len(trainer.networks.train)
-    held_out = len(trainer.networks.held_out)
+    num_training = len(trainer.networks.train)
+    num_held_out = len(trainer.networks.held_out)
     return Outcome(
-        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {train} "
-        f"networks; {held_out} networks held "
+        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {num_training} "
+        f"networks; {num_held_out} networks held "
         f"out; to evaluate: teal evaluate --scheme {trainer.task.scheme} --model {config.out}",
         data={
             "out": str(config.out),
             "steps": trainer.step,
             "elapsed_s": trainer.elapsed_s,
-            "networks": train,
-            "held_out": held_out,
+            "networks": num_training,
+            "held_out": num_held_out,
         },
     )
 

@@ -70,13 +70,17 @@ class PriceGnnTask:
         config = self._config
         shapes = model.config
         # Numbers of rounds of the allocating and of the bounding pass, losses, and their sum.
-        counts = (random_rounds(rng, default) for default in (shapes.rounds, shapes.bound_rounds))
-        rounds, prices = model(problem, *counts)
-        parts = losses(problem, rounds, prices)
-        weight = (
-            _weight_of_start(problem, rounds[-1], parts["bound"]) if config.aim == "start" else 1.0
+        round_counts = (
+            random_rounds(rng, default) for default in (shapes.rounds, shapes.bound_rounds)
         )
-        mean = (weight * torch.stack(list(parts.values())).sum(0)).mean()
+        rounds, prices = model(problem, *round_counts)
+        losses_by_name = losses(problem, rounds, prices)
+        matrix_weight = (
+            _weight_of_start(problem, rounds[-1], losses_by_name["bound"])
+            if config.aim == "start"
+            else 1.0
+        )
+        mean = (matrix_weight * torch.stack(list(losses_by_name.values())).sum(0)).mean()
         if config.learner == "coma":
             mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31)))
         return mean
@@ -126,14 +130,19 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
     # Second half of the rounds: the last one has the weight 4, each other one 1 / rounds.
     carries_all = problem.demand_set.carries_all
     scale = reward_scale(problem)
-    last_half = rounds[len(rounds) // 2 :]
-    weights = [1.0 / len(rounds)] * (len(last_half) - 1) + [_LAST_ROUND_WEIGHT]
-    total = torch.zeros_like(problem.demand[:, 0])
-    for result, weight in zip(last_half, weights, strict=True):
-        total = total - weight * reward(problem, result.splits) / scale
+    second_half = rounds[len(rounds) // 2 :]
+    weights = [1.0 / len(rounds)] * (len(second_half) - 1) + [_LAST_ROUND_WEIGHT]
+    allocation_loss = torch.zeros_like(problem.demand[:, 0])
+    for round_result, weight in zip(second_half, weights, strict=True):
+        allocation_loss = allocation_loss - weight * reward(problem, round_result.splits) / scale
         if not carries_all:
-            total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
-    return {"allocation": total / sum(weights), "bound": bound_loss(problem, bound_prices) / scale}
+            allocation_loss = allocation_loss + weight * _DUAL_WEIGHT * _smoothed_dual(
+                problem, round_result
+            )
+    return {
+        "allocation": allocation_loss / sum(weights),
+        "bound": bound_loss(problem, bound_prices) / scale,
+    }
 
 
 @torch.no_grad()
@@ -149,18 +158,20 @@ def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
     return _GAP_SCALE / (gap + _GAP_FLOOR)
 
 
-def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
+def _smoothed_dual(problem: Problem, round_result: Round) -> Tensor:
     """Return the smoothed dual of a round, (B,), over the value of all demand.
 
     The smoothed dual is
     sum_e c p + t sum_d demand log(1 + sum_k exp((value - path price) / t)),
     with capacities c, prices p and the temperature t.
     """
-    logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
-    # Reject option, with the logit 0.
+    logits = torch.where(
+        problem.path_mask, round_result.profit / round_result.temperature, -torch.inf
+    )
+    # An additional path of profit 0 stands for demand that is not carried: its logit is 0.
     logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)
-    profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
-    dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
+    smoothed_profit = mean_value(problem) * round_result.temperature * torch.logsumexp(logits, -1)
+    dual = problem.capacity_value(round_result.prices) + (problem.demand * smoothed_profit).sum(1)
     return dual / total_demand_value(problem)
 
 

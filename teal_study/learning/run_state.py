@@ -110,7 +110,7 @@ class NoLog:
         """Ignore the arguments: nothing is written."""
 
 
-class _Logs:
+class _CsvAndTensorboardLog:
     """Log that writes to ``training.csv`` and TensorBoard.
 
     Args:
@@ -141,10 +141,10 @@ def open_log(folder: Path, step: int) -> Iterator[Log]:
         step: number of steps so far.
     """
     file = folder / TRAINING_LOG
-    rows = list[list[str]]()
+    earlier_rows = list[list[str]]()
     if step and file.is_file():
         with file.open(newline="", encoding="utf-8") as stream:
-            rows = [
+            earlier_rows = [
                 row for row in csv.reader(stream) if len(row) == len(_HEADER) and row[0].isdigit()
             ]
     with (
@@ -153,8 +153,8 @@ def open_log(folder: Path, step: int) -> Iterator[Log]:
     ):
         writer = csv.writer(stream)
         writer.writerow(_HEADER)
-        writer.writerows(row for row in rows if int(row[0]) <= step)
-        yield _Logs(writer, stream, tensorboard)
+        writer.writerows(row for row in earlier_rows if int(row[0]) <= step)
+        yield _CsvAndTensorboardLog(writer, stream, tensorboard)
 
 
 def _tensorboard(folder: Path, step: int) -> contextlib.AbstractContextManager[Any]:

@@ -22,8 +22,8 @@ from teal.spec import parse_spec
 
 # Default learning rates for random initial weights and for an initial model.  Higher rates first
 # degrade an initial model.
-_FIRST_RATES = {"flow": 3e-3, "price": 1e-3}
-_FURTHER_RATES = {"flow": 1e-3, "price": 3e-4}
+_NEW_MODEL_RATES = {"flow": 3e-3, "price": 1e-3}
+_INITIAL_MODEL_RATES = {"flow": 1e-3, "price": 3e-4}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class TrainOptions(ProgramFileConfig):
         return self.from_ or {"flow": "flow", "price": "universal"}[self.model]
 
     @property
-    def first_shape(self) -> Mapping[str, Any]:
+    def new_model_shape(self) -> Mapping[str, Any]:
         """Form, layers and width of a model with random weights; ``""`` and 0 for the defaults.
 
         Empty for an initial model.
@@ -107,7 +107,7 @@ class TrainOptions(ProgramFileConfig):
     @property
     def rate(self) -> float:
         """Largest learning rate: ``learning_rate``, or the default of the model."""
-        rates = _FIRST_RATES if self.start == "none" else _FURTHER_RATES
+        rates = _NEW_MODEL_RATES if self.start == "none" else _INITIAL_MODEL_RATES
         return self.learning_rate or rates[self.model]
 
     @property
@@ -136,7 +136,7 @@ class TrainOptions(ProgramFileConfig):
         require(
             self, "learner", "direct with --model price", not is_price or self.learner == "direct"
         )
-        if is_price and any(self.first_shape.values()):
+        if is_price and any(self.new_model_shape.values()):
             raise InputError.invalid(
                 "--from", "", "--model price has no form, layers or width", "use --from none"
             )

@@ -35,7 +35,7 @@ from teal_study.learning.train_tasks import TrainTask
 # Maximum number of graphs per size of a micro-batch: PriceGNN has 81 pairs of numbers of rounds.
 _MAX_GRAPHS = 100
 # Number of random streams of samples.
-_STREAMS = 2**31
+_NUM_SAMPLE_STREAMS = 2**31
 
 
 def clipped_step(
@@ -57,10 +57,10 @@ def clipped_step(
         InputError: a loss or the gradient is not finite; the weights are unchanged.
     """
     record = loss_record(model, losses)
-    finite = finite_losses(record, step)
+    loss_values = finite_losses(record, step)
     optimiser.prepare()
     update(optimiser, model, max_norm, record)
-    return finite
+    return loss_values
 
 
 def loss_record(model: nn.Module, losses: Tensor) -> Tensor:
@@ -88,9 +88,9 @@ def finite_losses(record: Tensor, step: int) -> list[float]:
     *losses, norm = record.tolist()
     for name, numbers in (("loss", losses), ("gradient", [norm])):
         if not all(map(math.isfinite, numbers)):
-            problem = f"the {name} is not finite: {numbers}"
+            fault = f"the {name} is not finite: {numbers}"
             raise InputError.invalid(
-                "training", f"step {step}", problem, "try a lower --learning-rate"
+                "training", f"step {step}", fault, "try a lower --learning-rate"
             )
     return losses
 
@@ -131,8 +131,8 @@ class Matrices(NamedTuple):
             like: tensor with the type and device of the training problem.
         """
         # Converted by NumPy: in the thread that reads ahead torch would start further threads.
-        numbers = demand.astype(np.float32 if like.dtype == torch.float32 else np.float64)
-        matrices = cls(torch.from_numpy(numbers), torch.from_numpy(seeds))
+        rates = demand.astype(np.float32 if like.dtype == torch.float32 else np.float64)
+        matrices = cls(torch.from_numpy(rates), torch.from_numpy(seeds))
         return cls(*(tensor.pin_memory() for tensor in matrices)) if like.is_cuda else matrices
 
 
@@ -179,25 +179,26 @@ class Steps:
         device = problem.demand.device
         # (terms,) losses of the step, number of its matrices, and (terms + 1,) losses and norm.
         self._losses = torch.zeros(len(task.loss_names), dtype=torch.float64, device=device)
-        self._count = torch.ones((), dtype=torch.float64, device=device)
+        self._num_matrices = torch.ones((), dtype=torch.float64, device=device)
         self._record = torch.zeros(len(task.loss_names) + 1, dtype=torch.float64, device=device)
-        self._is_recorded = not augmentation.sample and FixedProgram.accepts(problem)
+        self._can_record = not augmentation.sample and FixedProgram.accepts(problem)
         # Fixed GPU memory and graphs, by number of matrices of the micro-batch.
-        self._places: dict[int, _GraphMemory] = {}
-        self._pool = cuda.memory_pool() if self._is_recorded else None
-        # Graphs of the record of losses and norm, and of the update of the weights.
-        self._measuring = cuda.LaunchGraph(device)
-        self._updating = cuda.LaunchGraph(device)
-        if self._is_recorded:
+        self._memory_by_batch_size: dict[int, _GraphMemory] = {}
+        self._pool = cuda.memory_pool() if self._can_record else None
+        # CUDA graphs of two works: filling the record of losses and norm, and updating the weights.
+        self._record_graph = cuda.LaunchGraph(device)
+        self._update_graph = cuda.LaunchGraph(device)
+        if self._can_record:
             self._shape = ProgramShape.of(problem)
 
-    def begin(self, count: int) -> None:
+    def begin(self, num_matrices: int) -> None:
         """Begin a step: set losses and gradients to 0.
 
         Args:
-            count: number of matrices of the step in all processes, the divisor of the losses.
+            num_matrices: number of matrices of the step in all processes, the divisor of the
+                losses.
         """
-        self._count.fill_(count)
+        self._num_matrices.fill_(num_matrices)
         self._losses.zero_()
         weights = list(self._task.model.parameters())
         for weight in weights:
@@ -206,33 +207,38 @@ class Steps:
                 weight.grad = torch.zeros_like(weight)
         torch._foreach_zero_([weight.grad for weight in weights if weight.grad is not None])
 
-    def add(self, matrices: Matrices, number: int) -> None:
+    def add(self, matrices: Matrices, step_index: int) -> None:
         """Add the losses and gradients of a micro-batch.
 
         Args:
             matrices: the micro-batch.
-            number: index of the step.
+            step_index: index of the step.
         """
         problem = self._problem
-        # Key of the launches of this step; None if they cannot be recorded.
-        form = self._task.form(number)
+        # Key of the kernel launches of this step: equal keys have equal launches; None if they
+        # cannot be recorded.
+        launch_key = self._task.form(step_index)
         # Launch by launch, if the work cannot be recorded.
-        if not self._is_recorded or form is None:
+        if not self._can_record or launch_key is None:
             streams = RowStreams(matrices.seeds.to(problem.demand.device))
-            noisy = self._augmentation.noisy(matrices.demand.to(problem.demand), streams)
-            size = self._augmentation.sample
-            if size:
-                program = sampled(problem, noisy, size, int(matrices.seeds[0]) % _STREAMS)
+            noisy_demand = self._augmentation.noisy(matrices.demand.to(problem.demand), streams)
+            sample_size = self._augmentation.sample
+            if sample_size:
+                augmented_problem = sampled(
+                    problem, noisy_demand, sample_size, int(matrices.seeds[0]) % _NUM_SAMPLE_STREAMS
+                )
             else:
-                program = problem.with_demand(noisy)
-            self._add(program, streams, number)
+                augmented_problem = problem.with_demand(noisy_demand)
+            self._add_gradients(augmented_problem, streams, step_index)
             return
         # Recorded: copy the micro-batch to fixed memory, and replay the graph.
-        batch = len(matrices.demand)
-        if batch not in self._places:
-            self._places[batch] = self._new_memory(batch)
-        graph_memory = self._places[batch]
-        graph_memory.run(matrices, form, partial(self._add_from, graph_memory, number))
+        batch_size = len(matrices.demand)
+        if batch_size not in self._memory_by_batch_size:
+            self._memory_by_batch_size[batch_size] = self._new_memory(batch_size)
+        graph_memory = self._memory_by_batch_size[batch_size]
+        graph_memory.run(
+            matrices, launch_key, partial(self._add_from_memory, graph_memory, step_index)
+        )
 
     def _new_memory(self, batch: int) -> _GraphMemory:
         """Allocate GPU memory for micro-batches of ``batch`` matrices, with demands of 0."""
@@ -243,42 +249,44 @@ class Steps:
         program.take(problem)
         return _GraphMemory(program, batch, self._pool)
 
-    def _add_from(self, graph_memory: _GraphMemory, number: int) -> None:
+    def _add_from_memory(self, graph_memory: _GraphMemory, step_index: int) -> None:
         """Add the losses and gradients of the micro-batch in GPU memory.
 
         Args:
             graph_memory: demands and seeds of the micro-batch.
-            number: index of the step.
+            step_index: index of the step.
         """
         streams = RowStreams(graph_memory.seeds)
-        noisy = self._augmentation.noisy(graph_memory.program.demand, streams)
-        self._add(graph_memory.program.problem().with_demand(noisy), streams, number)
+        noisy_demand = self._augmentation.noisy(graph_memory.program.demand, streams)
+        self._add_gradients(
+            graph_memory.program.problem().with_demand(noisy_demand), streams, step_index
+        )
 
-    def _add(self, problem: Problem, noise: Noise, number: int) -> None:
+    def _add_gradients(self, problem: Problem, noise: Noise, step_index: int) -> None:
         """Add the losses of a micro-batch and their gradients, without waiting for a GPU.
 
         Args:
             problem: the matrices, after augmentation.
             noise: random numbers of the matrices.
-            number: index of the step.
+            step_index: index of the step.
         """
         # Matrices without demand do not count.
         is_counted = has_demand(problem)
-        with _matrix_products(problem.demand.device):
-            losses_by_name = self._task.losses(problem, noise, number)
+        with _tf32_matrix_products(problem.demand.device):
+            losses_by_name = self._task.losses(problem, noise, step_index)
             terms = [
                 torch.where(is_counted, losses_by_name[name], 0).sum()
                 for name in self._task.loss_names
             ]
-            losses = torch.stack(terms) / self._count
+            losses = torch.stack(terms) / self._num_matrices
             losses.sum().backward()
         self._losses += losses.detach()
 
-    def finish(self, number: int, peers: Peers) -> dict[str, float]:
+    def finish(self, step_index: int, peers: Peers) -> dict[str, float]:
         """Sum gradients over all processes, clip them, and update the weights.
 
         Args:
-            number: index of the step.
+            step_index: index of the step.
             peers: processes that train together.
 
         Returns:
@@ -291,15 +299,15 @@ class Steps:
         max_norm = self._task.max_gradient_norm
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         peers.all_reduce_sum([self._losses, *gradients])
-        self._measuring.run(lambda: self._record.copy_(loss_record(model, self._losses)))
-        losses = finite_losses(self._record, number)
+        self._record_graph.run(lambda: self._record.copy_(loss_record(model, self._losses)))
+        losses = finite_losses(self._record, step_index)
         self._optimiser.prepare()
-        self._updating.run(lambda: update(self._optimiser, model, max_norm, self._record))
+        self._update_graph.run(lambda: update(self._optimiser, model, max_norm, self._record))
         return dict(zip(self._task.loss_names, losses, strict=True))
 
 
 @contextlib.contextmanager
-def _matrix_products(device: torch.device) -> Iterator[None]:
+def _tf32_matrix_products(device: torch.device) -> Iterator[None]:
     """Use TF32 matrix products in the block, on a GPU.
 
     They change a trained model less than another seed does (``benchmarks/precision.py``).
@@ -334,19 +342,19 @@ class _GraphMemory:
         self._pool = pool
         self._graphs = LruCache[Hashable, cuda.LaunchGraph](_MAX_GRAPHS)
 
-    def run(self, matrices: Matrices, form: Hashable, work: Callable[[], None]) -> None:
+    def run(self, matrices: Matrices, launch_key: Hashable, work: Callable[[], None]) -> None:
         """Copy a micro-batch to the GPU, and run the work, recorded once per form.
 
         Args:
             matrices: the micro-batch.
-            form: key of the work: equal forms have equal launches.
+            launch_key: key of the work: equal forms have equal launches.
             work: launches that read ``program`` and ``seeds``.
         """
         self.program.take_demand(matrices.demand)
         self.seeds.copy_(matrices.seeds, non_blocking=True)
-        graph = self._graphs.take(form) or cuda.LaunchGraph(self.program.device, self._pool)
+        graph = self._graphs.take(launch_key) or cuda.LaunchGraph(self.program.device, self._pool)
         graph.run(work)
-        self._graphs.keep(form, graph)
+        self._graphs.keep(launch_key, graph)
 
 
 def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem:

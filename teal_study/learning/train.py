@@ -58,11 +58,11 @@ def sample_size(config: TrainOptions, problem: Problem) -> int:
         config: settings; ``sample`` is the number, 0 for all, -1 for the default of the network.
         problem: network and paths.
     """
-    count = problem.paths.num_demands
+    num_demands = problem.paths.num_demands
     if config.sample < 0:
-        is_sampled = count > _MAX_UNSAMPLED_DEMANDS and not problem.conditions
+        is_sampled = num_demands > _MAX_UNSAMPLED_DEMANDS and not problem.conditions
         return _DEFAULT_SAMPLE_SIZE if is_sampled else 0
-    return config.sample if config.sample < count else 0
+    return config.sample if config.sample < num_demands else 0
 
 
 # Bytes of activations of a micro-batch on a CPU; larger micro-batches are no faster there.
@@ -75,18 +75,18 @@ _ROUNDING = 1e-9
 # Difference of carried shares up to which they count as equal.
 _EQUAL = 1e-6
 # Minimum number of validations, evenly spread over the budget.
-_VALIDATIONS = 10
+_MIN_VALIDATIONS = 10
 # Confidence level of a comparison with the start: 95% over ten validations in two measures
 # (Bonferroni), since the best of many validations is better than the start by chance more often
 # than a single one.
-_SELECTION_LEVEL = 1 - 0.05 / (2 * _VALIDATIONS)
+_SELECTION_LEVEL = 1 - 0.05 / (2 * _MIN_VALIDATIONS)
 # Share of the budget in which the learning rate rises linearly.
 _WARM_UP_SHARE = 0.1
 # Default number of matrices of a step, with all demands and with sampled ones.
-_BATCH = 20
-_SAMPLED_BATCH = 4
+_DEFAULT_BATCH_SIZE = 20
+_DEFAULT_SAMPLED_BATCH_SIZE = 4
 # Maximum number of matrices of a validation on a sampled network, where one takes seconds.
-_SAMPLED_VALIDATION = 4
+_MAX_SAMPLED_VALIDATION = 4
 # A bound is trivial if it is at most this share below the value of all demand, the bound of zero
 # prices; on a network that can carry nearly all demand it may be tight.
 _TRIVIAL_SHARE = 1e-4
@@ -153,7 +153,9 @@ class Score(NamedTuple):
         return self.gap < reference.gap
 
 
-def is_significantly_better(scores: Tensor, start: Tensor, rows: Int64Array, select: str) -> bool:
+def is_significantly_better(
+    scores: Tensor, start_scores: Tensor, rows: Int64Array, select: str
+) -> bool:
     """Whether weights are significantly better than the start, in a paired comparison.
 
     Confidence intervals of the mean differences over the V validation matrices, at the 95% level
@@ -161,15 +163,16 @@ def is_significantly_better(scores: Tensor, start: Tensor, rows: Int64Array, sel
 
     Args:
         scores: (V, 2) carried share and certified gap of each matrix.
-        start: (V, 2) scores of the start on the same matrices.
+        start_scores: (V, 2) scores of the start on the same matrices.
         rows: (V,) indices of the matrices.
         select: ``carried``: a larger share or a smaller gap counts; ``gap``: a smaller gap.
     """
     if len(rows) < MIN_MATRICES:
         return False
+    # 95% intervals of the mean difference in carried share, and in gap (negative is better).
     carried, gap = (
         interval_of_mean(list(zip(rows.tolist(), differences, strict=True)), _SELECTION_LEVEL)
-        for differences in (scores - start).T.tolist()
+        for differences in (scores - start_scores).T.tolist()
     )
     return gap.high < 0 or (select == "carried" and carried.low > 0)
 
@@ -192,7 +195,7 @@ def max_batch_size(config: TrainOptions, problem: Problem) -> int:
 
     It is the setting ``batch_size``, by default 20 with all demands and 4 with sampled demands.
     """
-    default = _SAMPLED_BATCH if sample_size(config, problem) else _BATCH
+    default = _DEFAULT_SAMPLED_BATCH_SIZE if sample_size(config, problem) else _DEFAULT_BATCH_SIZE
     return config.batch_size or default
 
 
@@ -231,7 +234,7 @@ def _card_entry(
 
 def validation_rows(config: TrainOptions, problem: Problem, split: Split) -> Int64Array:
     """Return the indices of the validation matrices, evenly spread over the validation part."""
-    return _spread_rows(config, problem, split.validation)
+    return _evenly_spread_rows(config, problem, split.validation)
 
 
 def gain_rows(config: TrainOptions, problem: Problem, split: Split) -> tuple[str, Int64Array]:
@@ -242,14 +245,14 @@ def gain_rows(config: TrainOptions, problem: Problem, split: Split) -> tuple[str
     validation.
     """
     part = "test" if len(split.test) else "validation"
-    return part, _spread_rows(config, problem, getattr(split, part))
+    return part, _evenly_spread_rows(config, problem, getattr(split, part))
 
 
-def _spread_rows(config: TrainOptions, problem: Problem, rows: Int64Array) -> Int64Array:
+def _evenly_spread_rows(config: TrainOptions, problem: Problem, rows: Int64Array) -> Int64Array:
     """Return at most ``validation_matrices`` rows, evenly spread; fewer on sampled networks."""
     max_rows = config.validation_matrices
     return spread(
-        rows, min(max_rows, _SAMPLED_VALIDATION) if sample_size(config, problem) else max_rows
+        rows, min(max_rows, _MAX_SAMPLED_VALIDATION) if sample_size(config, problem) else max_rows
     )
 
 
@@ -311,13 +314,13 @@ class Trainer:
         # Data augmentation, rows of the validation matrices, and size of a micro-batch.
         self._augmentation = Augmentation(config.augment, self._sample_size)
         self._validation_rows = validation_rows(config, problem, split)
-        self._micro_batch = (
+        self._micro_batch_size = (
             1 if self._sample_size else config.micro_batch or self._fitting_micro_batch()
         )
         # Progress bar; None if none is shown.
         self._bar: Any = None
         # Step of the last validation.
-        self._validated_step = -1
+        self._last_validation_step = -1
         # Index of the current epoch, and its permutation of the training rows.
         self._epoch_order: tuple[int, Int64Array] = (
             -1,
@@ -383,7 +386,7 @@ class Trainer:
                 max_steps=self.config.max_steps,
                 show=progress and is_lead,
             )
-            if self.state.step != self._validated_step:
+            if self.state.step != self._last_validation_step:
                 # The last steps may have improved the score. The saved state does not include this
                 # validation, so that a longer run continues as if training had not ended here.
                 self._validate(out, log, None, save_state=False)
@@ -400,12 +403,12 @@ class Trainer:
             Whether a validation is due: after each tenth of the budget, and every
             ``validate_every`` steps.
         """
-        share = self._share_used
+        share_before = self._share_used
         set_cosine_rate(
             self.optimiser,
             self.config.rate,
             self.state.step,
-            share,
+            share_before,
             warm_up_steps=1,
             warm_up_share=_WARM_UP_SHARE,
         )
@@ -414,7 +417,7 @@ class Trainer:
         self.state.elapsed_s = self.peers.broadcast(stopwatch.elapsed_s())
         for name, value in losses.items():
             log.add_scalar(f"train/{name}", value, self.state.step)
-        is_due = self._validations_due(self._share_used) > self._validations_due(share)
+        is_due = self._validations_due(self._share_used) > self._validations_due(share_before)
         return is_due or self.state.step % self.config.validate_every == 0
 
     def _is_finished(self) -> bool:
@@ -435,31 +438,34 @@ class Trainer:
     @staticmethod
     def _validations_due(share: float) -> int:
         """Return how many of the evenly spread validations are due after a share of the budget."""
-        return int(_VALIDATIONS * share + _ROUNDING)
+        return int(_MIN_VALIDATIONS * share + _ROUNDING)
 
     def one_step(self) -> dict[str, float]:
         """Make one optimiser step over a batch; return the mean losses by name."""
         step = self.state.step
-        count, parts = self._batch_reader.get(step)
-        self._steps.begin(count)
-        for matrices in parts:
+        num_matrices, micro_batches = self._batch_reader.get(step)
+        self._steps.begin(num_matrices)
+        for matrices in micro_batches:
             self._steps.add(matrices, step)
         return self._steps.finish(step, self.peers)
 
     def _read(self, step: int) -> tuple[int, list[Matrices]]:
         """Read the batch of a step; return its size, and this process's micro-batches."""
-        rows = self._batch_rows(step)
-        # Process i of n gets the rows i, i + n, i + 2 n, ... of the batch.
-        peer_rows = rows[self.peers.rank :: self.peers.size]
-        size = self._micro_batch
-        parts = [peer_rows[begin : begin + size] for begin in range(0, len(peer_rows), size)]
-        return len(rows), [
+        batch_rows = self._batch_rows(step)
+        # Process i of n gets the rows i, i + n, i + 2 n, ... of the batch, in micro-batches.
+        peer_rows = batch_rows[self.peers.rank :: self.peers.size]
+        micro_batch_size = self._micro_batch_size
+        row_parts = [
+            peer_rows[begin : begin + micro_batch_size]
+            for begin in range(0, len(peer_rows), micro_batch_size)
+        ]
+        return len(batch_rows), [
             Matrices.of(
                 self.traffic.read(part),
                 row_seeds(self.config.seed, step, part.tolist()),
                 self.problem.demand,
             )
-            for part in parts
+            for part in row_parts
         ]
 
     def _problem_of_rows(self, rows: Int64Array) -> Problem:
@@ -473,13 +479,16 @@ class Trainer:
 
         An epoch is a permutation of the training rows, seeded by (seed, epoch).
         """
-        rows = self.split.train
-        size = min(max_batch_size(self.config, self.problem), len(rows))
-        epoch, batch = divmod(step, math.ceil(len(rows) / size))
+        training_rows = self.split.train
+        batch_size = min(max_batch_size(self.config, self.problem), len(training_rows))
+        # Steps per epoch: number of batches that cover all training rows.
+        epoch, batch_index = divmod(step, math.ceil(len(training_rows) / batch_size))
         if self._epoch_order[0] != epoch:
-            order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)
-            self._epoch_order = (epoch, order)
-        return np.sort(self._epoch_order[1][batch * size : (batch + 1) * size])
+            epoch_rows = np.random.default_rng([self.config.seed, epoch]).permutation(training_rows)
+            self._epoch_order = (epoch, epoch_rows)
+        return np.sort(
+            self._epoch_order[1][batch_index * batch_size : (batch_index + 1) * batch_size]
+        )
 
     def _fitting_micro_batch(self) -> int:
         """Return the number of matrices whose activations fit: into 1 GiB on the CPU, or into a
@@ -489,10 +498,10 @@ class Trainer:
         again, and one for weights, gradients and temporary tensors.
         """
         paths = self.problem.paths
-        entries = self.task.numbers_per_matrix(paths.num_demands, paths.num_paths)
+        num_activations = self.task.numbers_per_matrix(paths.num_demands, paths.num_paths)
         device = self.problem.demand.device
-        available = available_on(device) // 3 if device.type == "cuda" else _ACTIVATION_BYTES
-        return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
+        available_bytes = available_on(device) // 3 if device.type == "cuda" else _ACTIVATION_BYTES
+        return max(1, available_bytes // (num_activations * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
 
     def _validate(self, out: Path, log: Any, bar: Any, *, save_state: bool = True) -> None:
         """Compute the validation score, and save the model if it is the best so far.
@@ -505,7 +514,7 @@ class Trainer:
         """
         # Measure the model, and log the means.
         self._bar = bar
-        self._validated_step = self.state.step
+        self._last_validation_step = self.state.step
         scores = self.matrix_scores()
         select = self.config.select
         score = Score.of(scores)
@@ -514,13 +523,14 @@ class Trainer:
         self.state.warning = self._warning(scores)
 
         # Compare the scores with those of the initial model.
+        # The validation of step 0, before training, is the score of the start.
         if self.state.step == 0 and self.config.start != "none":
             self._start_scores = scores
-        may_be_kept = not self.state.step or self._beats_start(scores)
+        may_keep_weights = not self.state.step or self._beats_start(scores)
 
         # Save the best model.  The checkpoint on disk may be better than the best score of the
         # state: the validation after the last step is not part of the state.
-        if may_be_kept and score.is_better(self._saved_score, select) and self.peers.rank == 0:
+        if may_keep_weights and score.is_better(self._saved_score, select) and self.peers.rank == 0:
             self._saved_score = score
             self.task.save(
                 out,
@@ -529,7 +539,9 @@ class Trainer:
                 validation=score.carried,
                 validation_gap=score.gap,
             )
-        if may_be_kept and score.is_better(Score(self.state.best, self.state.best_gap), select):
+        if may_keep_weights and score.is_better(
+            Score(self.state.best, self.state.best_gap), select
+        ):
             self.state.best, self.state.best_gap = score
             self.state.best_step = self.state.step
         if bar is not None:
@@ -574,27 +586,27 @@ class Trainer:
         capacities, without repair; the gap is that of the model's prices.
         """
         rank = self.peers.rank
-        size = self.peers.size
-        own_rows = self._validation_rows[rank::size]
+        num_processes = self.peers.size
+        own_rows = self._validation_rows[rank::num_processes]
         own_scores = torch.zeros(len(own_rows), 2, dtype=torch.float64)
 
         # Measure the rows of this process, a micro-batch at a time.
         self.model.eval()
-        for begin in range(0, len(own_rows), self._micro_batch):
-            part = slice(begin, begin + self._micro_batch)
+        for begin in range(0, len(own_rows), self._micro_batch_size):
+            row_slice = slice(begin, begin + self._micro_batch_size)
             # On a large network a validation takes a minute.
             if self._bar is not None:
                 self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
-            problem = self._problem_of_rows(own_rows[part]).to(torch.float64)
-            alone = cut_only(problem, *self.task.start(problem))
-            own_scores[part] = torch.stack([alone.share, alone.gap], -1).cpu()
+            problem = self._problem_of_rows(own_rows[row_slice]).to(torch.float64)
+            cut_result = cut_only(problem, *self.task.start(problem))
+            own_scores[row_slice] = torch.stack([cut_result.share, cut_result.gap], -1).cpu()
         self.model.train()
         if self._bar is not None:
             self._bar.set_description("training")
 
         # Gather the scores of all processes: a sum in which one process contributes each row.
         scores = torch.zeros(len(self._validation_rows), 2, dtype=torch.float64)
-        scores[rank::size] = own_scores
+        scores[rank::num_processes] = own_scores
         self.peers.all_reduce_sum([scores])
         return scores
 
@@ -638,7 +650,10 @@ class Trainer:
             self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise InputError.invalid(
-                location, "", f"damaged state, or the state of another version of Teal ({error})"
+                location,
+                "",
+                f"damaged state, or the state of another version of Teal ({error}); train again "
+                "with --overwrite",
             ) from None
 
     def _settings(self) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainReport
         return train(instance, config, notify)
     from teal_study.learning.train_workers import train_together
 
-    _clear(config)
+    _delete_earlier_run(config)
     save_settings(config)
     notify(f"starting {config.workers} workers on Ray")
-    return _report(config, instance, train_together(config))
+    return _write_report(config, instance, train_together(config))
 
 
 def check_start(options: TrainOptions) -> None:
@@ -81,7 +81,7 @@ def train(
     Raises:
         InputError: invalid settings, or a run in OUT with other settings.
     """
-    _clear(options)
+    _delete_earlier_run(options)
     trainer = Trainer(_first_problem(instance), instance.traffic, instance.split, options)
     if options.resume:
         trainer.resume(options.out)
@@ -90,7 +90,7 @@ def train(
             "training"
         )
     save_settings(options)
-    return _report(options, instance, trainer.train(options.out, watch=_warn_once(notify)))
+    return _write_report(options, instance, trainer.train(options.out, watch=_warn_once(notify)))
 
 
 def _warn_once(notify: Callable[[str], None]) -> Callable[[TrainState], None]:
@@ -111,14 +111,14 @@ def _first_problem(instance: Instance) -> Problem:
     return instance.problem(instance.traffic.read(instance.split.train[:1]))
 
 
-def _clear(options: TrainOptions) -> None:
+def _delete_earlier_run(options: TrainOptions) -> None:
     """Delete the files of an earlier run in OUT, unless it is resumed."""
     if not options.resume:
         remove_files(options.out, FILES)
         shutil.rmtree(options.out / TENSORBOARD, ignore_errors=True)
 
 
-def _report(config: TrainOptions, instance: Instance, state: TrainState) -> TrainReport:
+def _write_report(config: TrainOptions, instance: Instance, state: TrainState) -> TrainReport:
     """Measure the gain of a finished run; write it to the model card and to ``run.json``.
 
     Args:
@@ -186,17 +186,17 @@ class TrainReport:
         """Summary: steps and time, stopping reason, checkpoint, and warnings."""
         state = self.state
         if self.gain is None:
-            ends = (
+            outcome_text = (
                 "\nno checkpoint was written, since no validation had a finite gap; try a lower "
                 "--learning-rate"
             )
         else:
-            best = f"step {state.best_step}" if state.best_step else "the start"
-            ends = f"; kept: the weights of {best}{_tensorboard_hint(self.folder)}"
+            kept_weights = f"step {state.best_step}" if state.best_step else "the start"
+            outcome_text = f"; kept: the weights of {kept_weights}{_tensorboard_hint(self.folder)}"
         warning = f"\nwarning: {state.warning}" if state.warning else ""
         return (
             f"{self.folder}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: "
-            f"{state.reason}{ends}{warning}"
+            f"{state.reason}{outcome_text}{warning}"
         )
 
     def __repr__(self) -> str:

@@ -243,7 +243,7 @@ def check_names(config: TrainOptions) -> None:
     """
     _ = make_learner(config.learner)
     if config.model == "flow" and config.start == "none":
-        _shape(config, num_paths=1)
+        _new_model_config(config, num_paths=1)
     if config.start != "none":
         kind = _TASKS[config.model].kind
         stored_kind = checkpoint.kind_of(model_folder(Path(config.start)))
@@ -271,14 +271,14 @@ def train_task(config: TrainOptions, problem: Problem, training: dict[str, Any])
     return _TASKS[config.model](config, problem, training)
 
 
-def _shape(config: TrainOptions, num_paths: int) -> FlowGnnConfig:
+def _new_model_config(config: TrainOptions, num_paths: int) -> FlowGnnConfig:
     """Return form and shape of a FlowGNN with random weights, with defaults filled in.
 
     Args:
         config: settings; empty or 0 for the defaults.
         num_paths: K.
     """
-    shape = config.first_shape
+    shape = config.new_model_shape
     form = shape["form"] or UNIVERSAL
     width = shape["width"] or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
     return FlowGnnConfig(num_paths, shape["layers"] or _LAYERS, width, form)
@@ -292,7 +292,7 @@ def _initial_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:
     """
     num_paths = problem.paths.num_paths
     if config.start == "none":
-        return new_flow_model(_shape(config, num_paths))
+        return new_flow_model(_new_model_config(config, num_paths))
     folder = model_folder(Path(config.start))
     model, card = checkpoint.load_flow_gnn(folder)
     checkpoint.check_fits(card, folder, problem.objective)

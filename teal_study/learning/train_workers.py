@@ -83,14 +83,14 @@ def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
     Raises:
         TealError: an error in the user's input, which is not retried, or too many restarts.
     """
-    restarts = 0
+    num_restarts = 0
     while True:
         try:
-            return _train_together(ray, config)
+            return _train_in_actors(ray, config)
         except ray.exceptions.RayError as error:
-            restarts += 1
+            num_restarts += 1
             failure = teal_error(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
-            if restarts > _MAX_RESTARTS or _is_input_error(error):
+            if num_restarts > _MAX_RESTARTS or _is_input_error(error):
                 raise failure from None
 
 
@@ -99,7 +99,7 @@ def _is_input_error(error: Exception) -> bool:
     return isinstance(getattr(error, "cause", None), TealError)
 
 
-def _train_together(ray: Any, config: TrainConfig) -> TrainState:
+def _train_in_actors(ray: Any, config: TrainConfig) -> TrainState:
     """Start one actor per process, train, and return the final state.
 
     Args:
@@ -115,20 +115,25 @@ def _train_together(ray: Any, config: TrainConfig) -> TrainState:
     ]
     try:
         # Machine of each process, and address of rank 0, to which the others connect.
-        nodes = ray.get([actor.node.remote() for actor in actors])
+        node_ids = ray.get([actor.node.remote() for actor in actors])
         address = ray.get(actors[0].address.remote())
         results = [
             actor.work.remote(
-                config, str(Path.cwd()), rank, config.workers, address, nodes.count(nodes[rank])
+                config,
+                str(Path.cwd()),
+                rank,
+                config.workers,
+                address,
+                node_ids.count(node_ids[rank]),
             )
             for rank, actor in enumerate(actors)
         ]
-        # Wait for all processes; stop at the first error.
-        ended, running = ray.wait(results)
-        while running:
-            if error := _first_error(ray, ended, running):
+        # Wait for all processes, one more at a time; stop at the first error.
+        ended_results, running_results = ray.wait(results)
+        while running_results:
+            if error := _first_error(ray, ended_results, running_results):
                 raise error
-            ended, running = ray.wait(results, num_returns=len(ended) + 1)
+            ended_results, running_results = ray.wait(results, num_returns=len(ended_results) + 1)
         state: TrainState = ray.get(results)[0]
         return state
     finally:
@@ -136,18 +141,20 @@ def _train_together(ray: Any, config: TrainConfig) -> TrainState:
             ray.kill(actor)
 
 
-def _first_error(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Exception | None:
+def _first_error(
+    ray: Any, ended_results: Sequence[Any], running_results: Sequence[Any]
+) -> Exception | None:
     """Return the error of a failed process, or None.
 
     An error of Teal is preferred to the lost connections of other processes, which follow from it.
 
     Args:
         ray: the module Ray.
-        ended: results of the processes that have ended.
-        running: results of the others; after an error they are awaited for a few seconds.
+        ended_results: results of the processes that have ended.
+        running_results: results of the others; after an error they are awaited for a few seconds.
     """
 
-    def errors(values: Sequence[Any]) -> list[Exception]:
+    def errors_of(values: Sequence[Any]) -> list[Exception]:
         """Return the errors of results that are available."""
         exceptions: list[Exception] = []
         for result in values:
@@ -157,10 +164,14 @@ def _first_error(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Exce
                 exceptions.append(error)
         return exceptions
 
-    exceptions = errors(ended)
+    # Errors of the processes that have ended, then of those that end within a few seconds; an error
+    # of Teal comes first.
+    exceptions = errors_of(ended_results)
     if exceptions:
-        exceptions += errors(
-            ray.wait(running, num_returns=len(running), timeout=_MAX_WAIT_FOR_CAUSE_S)[0]
+        exceptions += errors_of(
+            ray.wait(
+                running_results, num_returns=len(running_results), timeout=_MAX_WAIT_FOR_CAUSE_S
+            )[0]
         )
     input_errors = [error for error in exceptions if _is_input_error(error)]
     return next(iter(input_errors or exceptions), None)
@@ -187,29 +198,29 @@ class _Process:
     def work(
         self,
         config: TrainConfig,
-        folder: str,
+        working_folder: str,
         rank: int,
-        workers: int,
+        num_workers: int,
         address: str,
-        workers_here: int,
+        workers_on_machine: int,
     ) -> TrainState:
         """Join the process group and train; every process calls this method.
 
         Args:
             config: settings.
-            folder: working folder of the command, the base of relative paths.
+            working_folder: working folder of the command, the base of relative paths.
             rank: index of this process.
-            workers: number of all processes.
+            num_workers: number of all processes.
             address: host:port on which rank 0 listens.
-            workers_here: number of processes on this machine.
+            workers_on_machine: number of processes on this machine.
         """
         from torch import distributed
 
-        os.chdir(folder)
-        limit_threads((os.cpu_count() or 1) // workers_here)
+        os.chdir(working_folder)
+        limit_threads((os.cpu_count() or 1) // workers_on_machine)
         backend = "nccl" if config.device == "cuda" else "gloo"
         distributed.init_process_group(
-            backend, init_method=f"tcp://{address}", rank=rank, world_size=workers
+            backend, init_method=f"tcp://{address}", rank=rank, world_size=num_workers
         )
         try:
             return _train(config)
@@ -226,9 +237,9 @@ def _train(config: TrainConfig) -> TrainState:
 
     # Trainer of this process, from the state in the folder if there is one.
     instance = load_instance(config)
-    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
+    first_problem = instance.problem(instance.traffic.read(instance.split.train[:1]))
     peers = ProcessGroup(instance.device)
-    trainer = Trainer(first, instance.traffic, instance.split, config, peers)
+    trainer = Trainer(first_problem, instance.traffic, instance.split, config, peers)
     if (config.out / TRAINER).exists():
         trainer.resume(config.out)
     last_progress = 0.0
@@ -256,18 +267,18 @@ def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
     is_finished = threading.Event()
 
     # Update the bar from the progress file until the training ends.
-    def follow(bar: Any) -> None:
+    def update_bar(bar: Any) -> None:
         while not is_finished.wait(_PROGRESS_EVERY_S):
             # The file may not exist yet.
             with contextlib.suppress(OSError, ValueError):
-                state = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))
-                bar.update(state["step"] - bar.n)
-                bar.set_postfix(best=f"{state['best']:.4f}")
+                stored_state = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))
+                bar.update(stored_state["step"] - bar.n)
+                bar.set_postfix(best=f"{stored_state['best']:.4f}")
 
     with progress_bar(
         total=total or None, desc="training", unit="step", disable=not progress
     ) as bar:
-        thread = threading.Thread(target=follow, args=(bar,))
+        thread = threading.Thread(target=update_bar, args=(bar,))
         thread.start()
         try:
             yield bar

@@ -148,11 +148,13 @@ class FullestLinks:
             failure: name of the failure; ``""`` for none.
             peaks: utilisation and row of the matrix, by the decimal index of the link.
         """
-        for link, (utilisation, index) in ((int(name), values) for name, values in peaks.items()):
+        for link, (utilisation, matrix_index) in (
+            (int(name), values) for name, values in peaks.items()
+        ):
             if utilisation > self.utilisation[link]:
                 self.utilisation[link] = utilisation
                 self.failure[link] = failure
-                self.index[link] = int(index)
+                self.index[link] = int(matrix_index)
 
     def increases(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
         """Return the peaks of a part that exceed those of all parts so far.
@@ -167,11 +169,15 @@ class FullestLinks:
         Returns:
             utilisation and row of the matrix, by the decimal index of the link.
         """
-        # Without a failure the limit of -1 selects all links.
-        rises = np.flatnonzero(
+        # Links whose utilisation exceeds the largest one so far; all links without a failure, since
+        # every utilisation exceeds -1.
+        rising_links = np.flatnonzero(
             peaks.utilisation > (self.utilisation + _UTILISATION_TOLERANCE if failure else -1)
         ).tolist()
-        return {str(link): [float(peaks.utilisation[link]), int(peaks.row[link])] for link in rises}
+        return {
+            str(link): [float(peaks.utilisation[link]), int(peaks.row[link])]
+            for link in rising_links
+        }
 
 
 def outages(
@@ -215,9 +221,9 @@ def outages(
                 continue
             # Solve with the failure, from the state without it.
             capacity = topology.with_failed_links(list(failure.links)).capacity
-            failed = problem.with_capacity(torch.from_numpy(capacity))
-            result = pipeline.solve(failed, gap=gap, warm_start=before.result)
-            after = _SolvedBlock.of(failed, result, may_add_paths=before.may_add_paths)
+            failed_problem = problem.with_capacity(torch.from_numpy(capacity))
+            result = pipeline.solve(failed_problem, gap=gap, warm_start=before.result)
+            after = _SolvedBlock.of(failed_problem, result, may_add_paths=before.may_add_paths)
             # Refinements of ``before`` are not kept: every failure starts from the same state, so
             # that results do not depend on the parts of an earlier run.
             yield (
@@ -237,15 +243,16 @@ class _SolvedBlock:
         result: solutions over the candidate paths.
         bound: (B,) bound over all paths of the network if known, else over the candidate paths.
         may_add_paths: whether solutions may use other paths; false under latency limits.
-        extended: solutions of some matrices over more paths, in the order of the solves: indices of
-            the matrices, their problem, and its result; later ones replace earlier ones.
+        extended_solutions: solutions of some matrices over more paths, in the order of the solves;
+            each has the indices of the matrices, their problem, and its result. Later solutions
+            replace earlier ones.
     """
 
     problem: Problem
     result: SolveResult
     bound: torch.Tensor
     may_add_paths: bool
-    extended: tuple[tuple[torch.Tensor, Problem, SolveResult], ...] = ()
+    extended_solutions: tuple[tuple[torch.Tensor, Problem, SolveResult], ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, result: SolveResult, *, may_add_paths: bool) -> _SolvedBlock:
@@ -255,7 +262,7 @@ class _SolvedBlock:
         """
         if problem.objective.rules.is_sequence or problem.conditions:
             return cls(problem, result, result.bound, may_add_paths)
-        # Adding 0.0 turns -0.0 into 0.0.
+        # Bound over all paths at the dual prices; adding 0.0 turns -0.0 into 0.0.
         bound = all_paths_bound(problem, result.prices) + 0.0
         return cls(problem, result, bound, may_add_paths)
 
@@ -263,83 +270,106 @@ class _SolvedBlock:
     def value(self) -> torch.Tensor:
         """Values (B,) of the latest solution of each matrix."""
         value = self.result.value.clone()
-        for rows, _, result in self.extended:
-            value[rows] = result.value
+        for matrix_indices, _, result in self.extended_solutions:
+            value[matrix_indices] = result.value
         return value
 
-    def refined(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
+    def refined(self, matrix_indices: torch.Tensor, target: float) -> _SolvedBlock:
         """Return the block with some matrices solved to a smaller gap.
 
         They are solved over more paths if the candidate paths cause the gap, else from their last
         state.
 
         Args:
-            rows: indices of the matrices.
+            matrix_indices: indices of the matrices.
             target: target gap to the bound over all paths.
         """
         # Paths are missing if the gap to the bound over all paths is more than twice the gap to the
         # bound over the candidate paths.
         gap = certified_gap(self.problem, self.value, self.bound)
         lacks_paths = (gap > 2 * self.result.gap) & self.may_add_paths
-        return self._over_more_paths(rows[(lacks_paths & (gap > target))[rows]], target)._to_gap(
-            rows[(~lacks_paths & (self.result.gap > target))[rows]], target
+        # Over more paths where paths are missing; else over the candidate paths, where their own
+        # gap is too wide.
+        return self._over_more_paths(
+            matrix_indices[(lacks_paths & (gap > target))[matrix_indices]], target
+        )._to_gap(
+            matrix_indices[(~lacks_paths & (self.result.gap > target))[matrix_indices]], target
         )
 
-    def _to_gap(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
+    def _to_gap(self, matrix_indices: torch.Tensor, target: float) -> _SolvedBlock:
         """Return the block with some matrices solved to a smaller gap over the candidate paths.
 
         Each solve starts from the last state of its matrices.
 
         Args:
-            rows: indices of the matrices.
+            matrix_indices: indices of the matrices.
             target: target gap.
         """
-        if not len(rows):
+        if not len(matrix_indices):
             return self
-        part = _select_rows(self.problem, rows)
-        result = pipeline.solve(part, gap=target, warm_start=self.result.state.rows(rows))
-        refined = _SolvedBlock.of(part, result, may_add_paths=self.may_add_paths)
-        better = self._with_bound(rows, refined.bound)
-        return dataclasses.replace(better, result=self.result.replaced(rows, refined.result))
+        subproblem = _select_rows(self.problem, matrix_indices)
+        result = pipeline.solve(
+            subproblem, gap=target, warm_start=self.result.state.rows(matrix_indices)
+        )
+        refined_block = _SolvedBlock.of(subproblem, result, may_add_paths=self.may_add_paths)
+        block_with_bound = self._with_bound(matrix_indices, refined_block.bound)
+        return dataclasses.replace(
+            block_with_bound, result=self.result.replaced(matrix_indices, refined_block.result)
+        )
 
-    def _over_more_paths(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
+    def _over_more_paths(self, matrix_indices: torch.Tensor, target: float) -> _SolvedBlock:
         """Return the block with some matrices solved by column generation over all paths.
 
         The block is unchanged if these matrices are too large for column generation.
 
         Args:
-            rows: indices of the matrices.
+            matrix_indices: indices of the matrices.
             target: target gap to the bound over all paths.
         """
         # Path slots of these matrices: their number times D K (``leaf`` is (D, K)).
-        if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
+        if (
+            not len(matrix_indices)
+            or len(matrix_indices) * self.problem.paths.leaf.size > _MAX_SLOTS
+        ):
             return self
-        # Start from the paths of the latest column generation; its problem is ``extended[-1][1]``.
-        known_paths = self.extended[-1][1].paths if self.extended else self.problem.paths
-        part = _select_rows(self.problem.with_paths(known_paths), rows)
-        generated = complete(generating_columns(part, target=target, max_rounds=_MAX_ROUNDS))
-        extended = rows, part.with_paths(generated.paths), generated.result
+        # Start from the paths of the latest column generation, whose problem has them.
+        known_paths = (
+            self.extended_solutions[-1][1].paths if self.extended_solutions else self.problem.paths
+        )
+        subproblem = _select_rows(self.problem.with_paths(known_paths), matrix_indices)
+        generation_result = complete(
+            generating_columns(subproblem, target=target, max_rounds=_MAX_ROUNDS)
+        )
+        new_solution = (
+            matrix_indices,
+            subproblem.with_paths(generation_result.paths),
+            generation_result.result,
+        )
         return dataclasses.replace(
-            self._with_bound(rows, generated.bound_all_paths), extended=(*self.extended, extended)
+            self._with_bound(matrix_indices, generation_result.bound_all_paths),
+            extended_solutions=(*self.extended_solutions, new_solution),
         )
 
-    def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _SolvedBlock:
+    def _with_bound(self, matrix_indices: torch.Tensor, bound: torch.Tensor) -> _SolvedBlock:
         """Return the block with the tighter one of the known and the new bound of some matrices.
 
         Args:
-            rows: (n,) indices of the matrices.
+            matrix_indices: (n,) indices of the matrices.
             bound: (n,) new bounds.
         """
-        better = torch.minimum if self.problem.objective.rules.sense > 0 else torch.maximum
+        tighter_of = torch.minimum if self.problem.objective.rules.sense > 0 else torch.maximum
         return dataclasses.replace(
-            self, bound=self.bound.index_copy(0, rows, better(self.bound[rows], bound))
+            self,
+            bound=self.bound.index_copy(
+                0, matrix_indices, tighter_of(self.bound[matrix_indices], bound)
+            ),
         )
 
 
-def _select_rows(problem: Problem, rows: torch.Tensor) -> Problem:
-    """Return the problem of the matrices at the indices ``rows``."""
+def _select_rows(problem: Problem, matrix_indices: torch.Tensor) -> Problem:
+    """Return the problem of the matrices at the indices ``matrix_indices``."""
     return dataclasses.replace(
-        problem, demand=problem.demand[rows], capacity=problem.capacity[rows]
+        problem, demand=problem.demand[matrix_indices], capacity=problem.capacity[matrix_indices]
     )
 
 
@@ -354,14 +384,14 @@ def _refine_until_decided(
         gap: gap of both; each round divides the target by ``_GAP_DIVISOR``, down to ``_MIN_GAP``.
     """
     target = gap
-    while target > _MIN_GAP and len(rows := _undecided_rows(before, after)):
+    while target > _MIN_GAP and len(undecided_matrices := _undecided_matrices(before, after)):
         target = max(target / _GAP_DIVISOR, _MIN_GAP)
-        before = before.refined(rows, target)
-        after = after.refined(rows, target)
+        before = before.refined(undecided_matrices, target)
+        after = after.refined(undecided_matrices, target)
     return before, after
 
 
-def _undecided_rows(before: _SolvedBlock, after: _SolvedBlock) -> torch.Tensor:
+def _undecided_matrices(before: _SolvedBlock, after: _SolvedBlock) -> torch.Tensor:
     """Return the indices of the matrices whose loss interval is too wide.
 
     An interval is too wide if its upper end is above 0.1%, and it is infinite or wider than 0.1%
@@ -375,7 +405,7 @@ def _undecided_rows(before: _SolvedBlock, after: _SolvedBlock) -> torch.Tensor:
         return torch.zeros(0, dtype=torch.int64)
     sense = before.problem.objective.rules.sense
     low, high = loss_interval(before.value, before.bound, after.value, after.bound, sense)
-    # The negated comparisons hold for NaN, too.
+    # An unknown end of an interval is NaN: negated comparisons are true for it.
     is_wide = (
         ~(high - low <= torch.clamp(_MAX_RELATIVE_WIDTH * high, min=_NEGLIGIBLE_LOSS))
         | high.isinf()
@@ -420,22 +450,25 @@ def _make_outages(
         after: solutions with the failure.
         failure: the failure.
     """
-    # Assess all solutions; those over more paths replace earlier ones.  Metrics and status by
-    # matrix, and utilisation (B, E).
+    # Metrics and status of each matrix of the block, and utilisation (B, E): solutions over more
+    # paths come later, and replace those over the candidate paths.
     all_rows = torch.arange(len(block))
     metrics_by_row: dict[int, tuple[Metrics, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
-    for rows, problem, result in ((all_rows, after.problem, after.result), *after.extended):
+    for block_rows, problem, result in (
+        (all_rows, after.problem, after.result),
+        *after.extended_solutions,
+    ):
         assessment = assess(problem, result)
-        utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
-        for b, row in enumerate(rows.tolist()):
+        utilisation[block_rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
+        for b, row in enumerate(block_rows.tolist()):
             metrics_by_row[row] = assessment.metrics(b), assessment.status[b]
     # One outage for each matrix.
     problem = after.problem
-    # (B,) share of the demand without a live path.
+    # (B,) share of the demand without a live path; the divisor is never 0.
     stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
     value_before = before.value
-    results = [
+    block_outages = [
         Outage(
             index=index,
             timestamp=str(instance.traffic.timestamps[index]),
@@ -450,7 +483,7 @@ def _make_outages(
         )
         for b, index in enumerate(block.tolist())
     ]
-    return results, LinkPeaks(utilisation.max(0), block[utilisation.argmax(0)])
+    return block_outages, LinkPeaks(utilisation.max(0), block[utilisation.argmax(0)])
 
 
 def loss(outage: Outage, objective: Objective) -> float:
@@ -529,26 +562,29 @@ def by_failure(outages: Sequence[Outage], objective: Objective) -> list[FailureL
         objective: objective of the values.
     """
     # Outages of each failure, by its name.
-    groups: dict[str, list[Outage]] = {}
+    outages_by_name: dict[str, list[Outage]] = {}
     for outage in outages:
         if outage.failure:
-            groups.setdefault(outage.failure, []).append(outage)
+            outages_by_name.setdefault(outage.failure, []).append(outage)
     # Losses of each failure, with the sort key of its worst matrix.
-    failures = []
-    for name, group in groups.items():
-        worst = max(group, key=lambda o: severity(o, objective))
-        losses = [loss(o, objective) for o in group]
-        record = FailureLoss(
+    keyed_losses = []
+    for name, failure_outages in outages_by_name.items():
+        worst = max(failure_outages, key=lambda o: severity(o, objective))
+        losses = [loss(o, objective) for o in failure_outages]
+        failure_loss = FailureLoss(
             failure=name,
             kind=worst.kind,
             mean=float(np.mean(losses)),
             worst=loss(worst, objective),
             worst_at_most=loss_limits(worst, objective)[1],
             worst_at=worst.timestamp,
-            stranded=float(np.mean([o.stranded for o in group])),
+            stranded=float(np.mean([o.stranded for o in failure_outages])),
         )
-        failures.append((severity(worst, objective), record))
-    return [record for _, record in sorted(failures, key=lambda item: item[0], reverse=True)]
+        keyed_losses.append((severity(worst, objective), failure_loss))
+    return [
+        failure_loss
+        for _, failure_loss in sorted(keyed_losses, key=lambda item: item[0], reverse=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -598,8 +634,8 @@ class PlanReport:
 
     def links(self) -> list[PlannedLink]:
         """Return the largest utilisation of each link with and without failures, fullest first."""
-        # -1 means that no part has been solved.
-        rows = [
+        # Before the first part of a sweep, utilisations and matrix indices are -1.
+        planned_links = [
             PlannedLink(
                 name,
                 float(self.topology.capacity[e]),
@@ -612,4 +648,4 @@ class PlanReport:
             )
             for e, name in enumerate(self.topology.link_names())
         ]
-        return sorted(rows, key=lambda row: -row.failed_utilisation)
+        return sorted(planned_links, key=lambda row: -row.failed_utilisation)

@@ -44,17 +44,17 @@ def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) 
         worst: number of failures that a terminal shows.
         objective: objective of the values.
     """
-    ranked = by_failure(outages, objective)
+    ranked_failures = by_failure(outages, objective)
     tables = []
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
-        failures = [failure for failure in ranked if failure.kind == kind]
-        num_costly = sum(failure.worst > 0 or failure.stranded > 0 for failure in failures)
-        title = f"{num_costly} of {len(failures)} {kind}s cause a certain loss"
-        tables.append(Table(title, _columns(objective, kind), failures, worst))
+        failures_of_kind = [failure for failure in ranked_failures if failure.kind == kind]
+        num_costly = sum(failure.worst > 0 or failure.stranded > 0 for failure in failures_of_kind)
+        title = f"{num_costly} of {len(failures_of_kind)} {kind}s cause a certain loss"
+        tables.append(Table(title, _failure_columns(objective, kind), failures_of_kind, worst))
     return tables
 
 
-def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, ...]:
+def _failure_columns(objective: Objective, label: str, *more: Column) -> tuple[Column, ...]:
     """Return the columns of a table of failures: name, further columns, losses, stranded demand.
 
     Args:
@@ -91,36 +91,42 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
         outages: every matrix under every failure.
         objective: objective of the values.
     """
-    # Rows and columns of the heat map, and losses in percent; an unknown loss is drawn as 0.
+    # Row of each failure and column of each matrix in the heat map, and losses in percent; an
+    # unknown loss is drawn as 0.
     failures = by_failure(outages, objective)[:_MAX_FAILURES]
-    rows = {failure.failure: position for position, failure in enumerate(failures)}
-    columns = {
+    row_of_failure = {failure.failure: position for position, failure in enumerate(failures)}
+    column_of_matrix = {
         index: position
         for position, index in enumerate(dict.fromkeys(outage.index for outage in outages))
     }
-    times = {outage.index: outage.timestamp for outage in outages}
-    loss_percent = np.zeros((len(rows), len(columns)))
+    time_of_matrix = {outage.index: outage.timestamp for outage in outages}
+    loss_percent = np.zeros((len(row_of_failure), len(column_of_matrix)))
     for outage in outages:
-        if outage.failure in rows:
-            cell = rows[outage.failure], columns[outage.index]
+        if outage.failure in row_of_failure:
+            cell = row_of_failure[outage.failure], column_of_matrix[outage.index]
             loss_percent[cell] = 100 * np.nan_to_num(loss(outage, objective))
     # A row takes 0.26 inches; title and axis labels take 1.6.
-    figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(11, 1.6 + 0.26 * len(row_of_failure)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    image = axes.imshow(
+    heat_map = axes.imshow(
         loss_percent, aspect="auto", interpolation="nearest", cmap="magma_r", vmin=0
     )
-    axes.set_yticks(range(len(rows)), list(rows), fontsize="small")
-    # Up to seven times, evenly spread.
-    tick_columns = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
-    indices = list(columns)
+    axes.set_yticks(range(len(row_of_failure)), list(row_of_failure), fontsize="small")
+    # Label up to seven columns, evenly spread, with the times of their matrices.
+    tick_columns = np.unique(
+        np.linspace(0, len(column_of_matrix) - 1, 7).round().astype(int)
+    ).tolist()
+    matrix_indices = list(column_of_matrix)
     axes.set_xticks(
-        tick_columns, [times[indices[i]].replace("T", "\n") for i in tick_columns], fontsize="small"
+        tick_columns,
+        [time_of_matrix[matrix_indices[i]].replace("T", "\n") for i in tick_columns],
+        fontsize="small",
     )
-    figure.colorbar(image, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
+    figure.colorbar(heat_map, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
     axes.set_title(
-        f"the {len(rows)} worst failures, over {len(columns)} matrices", fontsize="medium"
+        f"the {len(row_of_failure)} worst failures, over {len(column_of_matrix)} matrices",
+        fontsize="medium",
     )
     figure.savefig(path, dpi=140)
 
@@ -131,28 +137,33 @@ def plan_findings(report: PlanReport) -> list[str]:
     They are about failures with a loss, the worst failure, stranded demand, full links, and
     failures whose loss is uncertain.
     """
-    ranked = report.by_failure()
+    ranked_failures = report.by_failure()
     matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
-    if not ranked:
+    if not ranked_failures:
         return [f"No failure was solved, over {matrices}."]
     # Failures with a loss.
-    costly = [
-        failure for failure in ranked if failure.worst > 0 or failure.stranded > _MIN_STRANDED
+    costly_failures = [
+        failure
+        for failure in ranked_failures
+        if failure.worst > 0 or failure.stranded > _MIN_STRANDED
     ]
     sentences = [
-        f"{len(costly):,} of {len(ranked):,} failures cause a certain loss, over {matrices}."
-        if costly
+        f"{len(costly_failures):,} of {len(ranked_failures):,} failures cause a certain loss, "
+        f"over {matrices}."
+        if costly_failures
         else f"No failure causes a certain loss, over {matrices}."
     ]
     # Failures that leave too little capacity, and the worst of the others.
-    infeasible = [failure.failure for failure in ranked if not math.isfinite(failure.worst)]
-    if infeasible:
+    infeasible_names = [
+        failure.failure for failure in ranked_failures if not math.isfinite(failure.worst)
+    ]
+    if infeasible_names:
         sentences.append(
-            f"{_count(len(infeasible), 'failure leaves', 'failures leave')} too little capacity "
-            f"for all demand: {', '.join(infeasible)}."
+            f"{_count(len(infeasible_names), 'failure leaves', 'failures leave')} too little "
+            f"capacity for all demand: {', '.join(infeasible_names)}."
         )
-    finite = [failure for failure in ranked if math.isfinite(failure.worst)]
-    worst = max(finite, key=lambda failure: failure.worst, default=ranked[0])
+    feasible_failures = [failure for failure in ranked_failures if math.isfinite(failure.worst)]
+    worst = max(feasible_failures, key=lambda failure: failure.worst, default=ranked_failures[0])
     if worst.worst > 0:
         label = report.objective.rules.loss_label
         sentences.append(
@@ -161,9 +172,11 @@ def plan_findings(report: PlanReport) -> list[str]:
             f"{percent_at_most(worst.worst_at_most, 2)}."
         )
     # Demand without a path, and links at their capacity.
-    sentences += [_stranding_sentence(ranked), _utilisation_sentence(report)]
-    # Failures whose cost is uncertain.
-    num_uncertain = sum(failure.worst <= 0 < failure.worst_at_most - 1e-3 for failure in ranked)
+    sentences += [_stranding_sentence(ranked_failures), _utilisation_sentence(report)]
+    # Failures whose loss may be 0: the certain loss is at most 0, the possible one above 0.1%.
+    num_uncertain = sum(
+        failure.worst <= 0 < failure.worst_at_most - 1e-3 for failure in ranked_failures
+    )
     if num_uncertain:
         sentences.append(
             f"{_count(num_uncertain, 'failure has', 'failures have')} an uncertain loss, which may "
@@ -193,17 +206,19 @@ def _utilisation_sentence(report: PlanReport) -> str:
 
     It states the number of full links if demand may be shed, else the fullest link.
     """
-    first = report.links()[0]
+    fullest_link = report.links()[0]
     if report.objective.may_shed:
         num_full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
         return (
             f"{_count(num_full, 'link is', 'links are')} full in some case: this objective fills "
             "links before it sheds demand."
         )
-    case = f"when {first.failure} fails" if first.failure else "without failure"
+    case = f"when {fullest_link.failure} fails" if fullest_link.failure else "without failure"
     return (
-        f"The fullest link is {first.link}: {percent(first.failed_utilisation)} {case}, at "
-        f"{minute(first.timestamp)} ({percent(first.utilisation)} at most without failure)."
+        f"The fullest link is {fullest_link.link}: "
+        f"{percent(fullest_link.failed_utilisation)} {case}, at "
+        f"{minute(fullest_link.timestamp)} ({percent(fullest_link.utilisation)} at most without "
+        "failure)."
     )
 
 
@@ -246,7 +261,7 @@ def _failure_section(report: PlanReport) -> Section:
         traffic=report.traffic.name,
         findings=plan_findings(report),
         table=Table(
-            "", _columns(objective, "failure", Column("kind", "kind")), report.by_failure()
+            "", _failure_columns(objective, "failure", Column("kind", "kind")), report.by_failure()
         ),
         charts=_charts(report),
         map=_map(report),
@@ -284,30 +299,31 @@ def _map(report: PlanReport) -> dict[str, Any]:
     """
     topology = report.topology
     loss_by_cable = {
-        ranked.failure: max(ranked.worst, ranked.stranded, 0.0)
-        for ranked in report.by_failure()
-        if ranked.kind == "cable"
+        failure_loss.failure: max(failure_loss.worst, failure_loss.stranded, 0.0)
+        for failure_loss in report.by_failure()
+        if failure_loss.kind == "cable"
     }
     max_loss = max(loss_by_cable.values(), default=0.0)
     cases = {
         "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
         "largest utilisation under any failure": np.maximum(report.fullest.utilisation, 0),
     }
-    # A cable's loss is drawn on all of its links.
+    # Losses relative to the largest one; a cable's loss is drawn on all of its links.
     if max_loss > 0:
         link_loss = np.zeros(topology.num_links)
         for failure in cable_failures(topology):
             link_loss[list(failure.links)] = loss_by_cable.get(failure.name, 0.0) / max_loss
         cases["loss of each cable's failure, over the largest loss"] = link_loss
     return utilisation_map(
-        drawing_of(topology), {case: {"all matrices": links} for case, links in cases.items()}
+        drawing_of(topology),
+        {case: {"all matrices": link_values} for case, link_values in cases.items()},
     )
 
 
 def _charts(report: PlanReport) -> tuple[Chart, ...]:
     """Return the page's charts: losses of the worst failures and, for several times, over time."""
-    worst = report.by_failure()[:_MAX_FAILURES]
-    if not worst:
+    worst_failures = report.by_failure()[:_MAX_FAILURES]
+    if not worst_failures:
         return ()
     # Certain losses of all failures at each time.
     losses_at: dict[str, list[float]] = {}
@@ -315,7 +331,7 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
         if outage.failure:
             losses_at.setdefault(outage.timestamp, []).append(loss(outage, report.objective))
     label = f"{report.objective.rules.loss_label}, %"
-    charts = [_chart_by_failure(worst, label)]
+    charts = [_chart_by_failure(worst_failures, label)]
     if len(losses_at) > 1:
         charts.append(_chart_by_time(losses_at, label))
     return tuple(charts)

@@ -51,18 +51,19 @@ def plan(
         InputError: an unreadable file of groups, or entries of another instance.
     """
     require_same(entries, instance_key(instance), instance.topology.name)
-    # Single failures, under the chosen matrices.
+    # Solve single failures under the chosen matrices, over candidate paths that include a path for
+    # every demand that a failure leaves connected.
     cables = cable_failures(instance.topology)
     groups = load_groups(options.groups, instance.topology) if options.groups else {}
     kinds = options.failures or ("cables",)
-    singles = [NO_FAILURE, *failures_of(kinds, instance.topology, groups)]
-    instance = instance.surviving([failure.links for failure in singles], notify)
-    rows = rows_of(instance, options.split)[: options.limit or None]
-    results = _sweep(instance, rows, options, entries, singles, "failures")
+    single_failures = [NO_FAILURE, *failures_of(kinds, instance.topology, groups)]
+    instance = instance.surviving([failure.links for failure in single_failures], notify)
+    matrix_indices = rows_of(instance, options.split)[: options.limit or None]
+    all_outages = _sweep(instance, matrix_indices, options, entries, single_failures, "failures")
     # Pairs of cables, ranked by the sum of the losses of their single failures.
     if options.pairs:
         num_pairs = math.comb(len(cables), 2)
-        loss_by_cable = _loss_by_cable(results, cables, instance.objective)
+        loss_by_cable = _loss_by_cable(all_outages, cables, instance.objective)
         pairs = pair_failures(cables, loss_by_cable, options.max_pairs)
         if len(pairs) < num_pairs:
             notify(
@@ -71,25 +72,25 @@ def plan(
                 "of single cables; --max-pairs sets the number"
             )
         instance = instance.surviving([pair.links for pair in pairs], notify)
-        results = _sweep(instance, rows, options, entries, pairs, "pairs of cables")
+        all_outages = _sweep(instance, matrix_indices, options, entries, pairs, "pairs of cables")
     # Report cases above the target gap.
-    num_missed = sum(outage.gap > options.gap for outage in results)
+    num_missed = sum(outage.gap > options.gap for outage in all_outages)
     if num_missed:
         notify(
-            f"{num_missed:,} of {len(results):,} cases missed the target gap of {options.gap:g}; "
-            "the column gap of the results has their gaps"
+            f"{num_missed:,} of {len(all_outages):,} cases missed the target gap of "
+            f"{options.gap:g}; the column gap of the results has their gaps"
         )
     # Largest utilisation of each link without failure, and over all failures.
-    normal = _fullest(instance, entries, [NO_FAILURE.name])
-    fullest = _fullest(instance, entries)
+    normal = _fullest_links(instance, entries, [NO_FAILURE.name])
+    fullest = _fullest_links(instance, entries)
     return PlanReport(
-        instance.topology, instance.traffic, instance.objective, tuple(results), normal, fullest
+        instance.topology, instance.traffic, instance.objective, tuple(all_outages), normal, fullest
     )
 
 
 def _sweep(
     instance: Instance,
-    rows: Int64Array,
+    matrix_indices: Int64Array,
     options: PlanOptions,
     entries: Entries,
     failures: Sequence[Failure],
@@ -99,17 +100,22 @@ def _sweep(
 
     Args:
         instance: network, traffic, candidate paths and program.
-        rows: (n,) rows of the matrices in the traffic.
+        matrix_indices: (n,) rows of the matrices in the traffic.
         options: target gap.
         entries: journal of finished parts; receives new ones.
         failures: failures to solve.
         label: label of the progress bar.
     """
-    # Parts in the journal, and all parts of these failures.
+    # Parts in the journal, and all parts of these failures: each block of matrices under each
+    # failure.
     finished_parts = {SweepPart(*entry["part"]) for entry in entries.entries("outages")}
-    firsts = range(0, len(rows), BLOCK_MATRICES)
-    parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
-    fullest = _fullest(instance, entries)
+    block_starts = range(0, len(matrix_indices), BLOCK_MATRICES)
+    parts = {
+        SweepPart(int(matrix_indices[block_start]), failure.name)
+        for block_start in block_starts
+        for failure in failures
+    }
+    fullest = _fullest_links(instance, entries)
     with progress_bar(
         total=len(parts),
         initial=len(parts & finished_parts),
@@ -117,7 +123,7 @@ def _sweep(
         unit=f"x {BLOCK_MATRICES} matrices",
     ) as bar:
         for part, part_outages, peaks in outages(
-            instance, rows, options.gap, failures, finished_parts
+            instance, matrix_indices, options.gap, failures, finished_parts
         ):
             # Store the outages, and the links whose largest utilisation rises.
             increases = fullest.increases(part.failure, peaks)
@@ -132,7 +138,7 @@ def _sweep(
     ]
 
 
-def _fullest(
+def _fullest_links(
     instance: Instance, entries: Entries, failures: Sequence[str] | None = None
 ) -> FullestLinks:
     """Return the largest utilisation of each link over the parts in a journal.
@@ -162,8 +168,12 @@ def _loss_by_cable(
         cables: failures of the cables.
         objective: objective of the values.
     """
-    by_name = {cost.failure: cost for cost in by_failure(results, objective)}
+    loss_by_name = {
+        failure_loss.failure: failure_loss for failure_loss in by_failure(results, objective)
+    }
     return {
-        cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded))
+        cable.name: float(
+            np.nan_to_num(loss_by_name[cable.name].mean + loss_by_name[cable.name].stranded)
+        )
         for cable in cables
     }

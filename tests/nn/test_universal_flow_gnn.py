@@ -15,7 +15,7 @@ from teal.nn import flow_passes_fused
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS, FlowGnnConfig
 from teal.nn.flow_passes import TorchPasses
 from teal.nn.flow_passes_fused import CompiledPasses
-from teal.nn.universal_flow_gnn import LOGIT_CLAMP, UniversalFlowGnn, _Links
+from teal.nn.universal_flow_gnn import LOGIT_CLAMP, UniversalFlowGnn, _LinkFeatures
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.testing import random_problem
 from teal_study.learning.losses import bound_loss, reward
@@ -142,11 +142,11 @@ def test_in_a_balanced_program_what_links_see_of_the_paths_does_not_depend_on_th
     seen = []
     for factor in (1, 1000):
         scaled = problem.with_demand(factor * problem.demand)
-        links = _Links(scaled, TorchPasses(scaled, LOGIT_CLAMP))
+        links = _LinkFeatures(scaled, TorchPasses(scaled, LOGIT_CLAMP))
         links.set_sums(
             price, factor * sums
         )  # load, elasticity and sums of states, all of them weighted by demand
-        seen.append(torch.cat([links.static, links.dynamic(), links.path_means], -1))
+        seen.append(torch.cat([links.static, links.dynamic_features(), links.mean_path_states], -1))
     torch.testing.assert_close(seen[0], seen[1])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from teal.problem.prox import project_box, project_box_plainly
+from teal.problem.prox import project_box, project_box_in_torch
 
 
 def test_the_projection_onto_a_box_is_the_nearest_point() -> None:
@@ -37,5 +37,5 @@ def test_the_kernel_projects_as_the_plain_form_does(seed: int, width: int) -> No
     point, limit = rng.normal(0.3, 0.6, shape), rng.random(shape) * rng.integers(0, 2, shape)
     parts = [torch.from_numpy(one) for one in (point, limit, np.exp(rng.normal(0, 3, shape)))]
     torch.testing.assert_close(
-        project_box(*parts), project_box_plainly(*parts), rtol=1e-9, atol=1e-12
+        project_box(*parts), project_box_in_torch(*parts), rtol=1e-9, atol=1e-12
     )

@@ -72,12 +72,12 @@ def utilisation_map(
     """
     schemes = list(dict.fromkeys(scheme for by_scheme in cases.values() for scheme in by_scheme))
     # Packed utilisation by "CASE INDEX/SCHEME INDEX".
-    packed = {
+    packed_by_case_scheme = {
         f"{case_index}/{schemes.index(scheme)}": packed_utilisation(utilisation.astype(np.float32))
         for case_index, by_scheme in enumerate(cases.values())
         for scheme, utilisation in by_scheme.items()
     }
-    return {**drawn, "cases": list(cases), "schemes": schemes, "utilisation": packed}
+    return {**drawn, "cases": list(cases), "schemes": schemes, "utilisation": packed_by_case_scheme}
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
@@ -119,10 +119,10 @@ def _projected(coordinates: FloatArray) -> FloatArray:
     """Return the coordinates (N, 2) with longitudes scaled by cos(mean latitude), so that distances
     in both directions have about the same scale; NaN stays NaN.
     """
-    # Coordinates beyond 90 are not degrees.
+    # Shrink longitudes to distances in latitudes; coordinates beyond 90 are not degrees, and stay.
     latitude = np.nanmean(coordinates[:, 1])
-    shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
-    return coordinates * [shrink, 1.0]
+    longitude_factor = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
+    return coordinates * [longitude_factor, 1.0]
 
 
 # A utilisation in two bytes: steps of 0.1% up to 6,553%, and one value for a failed link.

@@ -68,7 +68,7 @@ class AllPathsSolution(NamedTuple):
         bound: upper bound on the optimum over all paths: value less cost, minus the cost of serving
             all demand, or minus the largest link utilisation.
         iterations: interior-point iterations.
-        reached: whether the target gap was reached.
+        has_reached_target: whether the target gap was reached.
     """
 
     paths: PathSet
@@ -76,7 +76,7 @@ class AllPathsSolution(NamedTuple):
     prices: FloatArray
     bound: float
     iterations: int
-    reached: bool
+    has_reached_target: bool
 
 
 def accepts(problem: Problem) -> bool:
@@ -111,7 +111,7 @@ def _master_demands(problem: Problem) -> Demands:
         problem: problem of one matrix that :func:`accepts` allows.
     """
     rules = problem.objective.rules
-    # Only least_cost requires that all demand fits; without a solution it has no allocation.
+    # Only least_cost must serve all demand within the capacities, which may be infeasible.
     serves_all = rules.may_be_infeasible
     rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
     link_cost = problem.link_cost.numpy()
@@ -163,12 +163,12 @@ def generating_columns(
     deadline: Deadline,
     max_rounds: int,
     report: Callable[[Round], None] | None = None,
-    unit_value: float = 0.0,
+    min_unserved_cost: float = 0.0,
     start: AllPathsStart | None = None,
 ) -> Steps[AllPathsSolution]:
     """Run rounds of column generation to a gap of at most ``target`` over all paths.
 
-    Under least_cost the cost of unserved demand is raised up to twice while some is unserved.
+    Under least_cost the cost of unserved demand is raised, at most twice, while some is unserved.
 
     Args:
         problem: float64 problem of one matrix that :func:`accepts` allows.
@@ -176,13 +176,13 @@ def generating_columns(
         deadline: time after which no round begins.
         max_rounds: largest number of rounds of one run; least cost may need several runs.
         report: called after each round with its solution and gap.
-        unit_value: lower limit of the cost of an unserved Gbit/s, under least_cost.
+        min_unserved_cost: lower limit of the cost of an unserved Gbit/s, under least_cost.
         start: solution of a similar matrix; None for a cold start.
     """
     demands = _master_demands(problem)
     if demands.serves_all:
         demands = dataclasses.replace(
-            demands, unit_value=np.maximum(demands.unit_value, unit_value)
+            demands, unit_value=np.maximum(demands.unit_value, min_unserved_cost)
         )
     columns = path_columns(problem.paths)
     master_start = None

@@ -36,8 +36,8 @@ def _source_to_target(paths: PathSet) -> PathLinks:
     layout = path_links_of(paths)
     # The layout stores the last link first: mirror each path's range of entries.
     ptr = layout.link_ptr
-    ends = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr))
-    return layout._replace(link=layout.link[ends - np.arange(len(layout.link))])
+    first_plus_last = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr))
+    return layout._replace(link=layout.link[first_plus_last - np.arange(len(layout.link))])
 
 
 @kernel
@@ -48,11 +48,11 @@ def path_maxima(columns: PathLinks, values: FloatArray) -> FloatArray:
         columns: P columns in CSR form: links of column p are link[link_ptr[p]:link_ptr[p + 1]].
         values: (E,) value of each link, at least 0.
     """
-    out = np.zeros(len(columns.slot))
-    for p in range(len(out)):
+    max_value = np.zeros(len(columns.slot))
+    for p in range(len(max_value)):
         for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
-            out[p] = max(out[p], values[columns.link[i]])
-    return out
+            max_value[p] = max(max_value[p], values[columns.link[i]])
+    return max_value
 
 
 @kernel
@@ -63,11 +63,11 @@ def path_sums(columns: PathLinks, weight: FloatArray) -> FloatArray:
         columns: P columns in CSR form: links of column p are link[link_ptr[p]:link_ptr[p + 1]].
         weight: (E,) weight of each link.
     """
-    out = np.zeros(len(columns.slot))
-    for p in range(len(out)):
+    weight_sum = np.zeros(len(columns.slot))
+    for p in range(len(weight_sum)):
         for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
-            out[p] += weight[columns.link[i]]
-    return out
+            weight_sum[p] += weight[columns.link[i]]
+    return weight_sum
 
 
 @kernel
@@ -82,13 +82,13 @@ def column_loads(
         share: (P,) share of its demand on each column.
         num_links: number of links, E.
     """
-    out = np.zeros(num_links)
+    load = np.zeros(num_links)
     for d in range(len(rate)):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
             flow = rate[d] * share[p]
             for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
-                out[columns.link[i]] += flow
-    return out
+                load[columns.link[i]] += flow
+    return load
 
 
 @kernel
@@ -111,16 +111,16 @@ def tree_loads(
         rate: (D,) Gbit/s.
         num_links: number of links, E.
     """
-    out = np.zeros(num_links)
+    load = np.zeros(num_links)
     for d in range(len(pairs)):
         # Walk back from the target to the source.
         node = pairs[d, 1]
-        tree = pred_link[source_row[d]]
-        while node != pairs[d, 0] and tree[node] >= 0:
-            link = tree[node]
-            out[link] += rate[d]
+        node_pred_link = pred_link[source_row[d]]
+        while node != pairs[d, 0] and node_pred_link[node] >= 0:
+            link = node_pred_link[node]
+            load[link] += rate[d]
             node = tail[link]
-    return out
+    return load
 
 
 @kernel
@@ -134,7 +134,7 @@ def cheaper_paths(
     weight: FloatArray,
     max_length: FloatArray,
 ) -> tuple[Int64Array, IntArray]:
-    """Return the shortest path of each demand if it is cheaper than its columns and short enough.
+    """Return the shortest path of each demand that is cheaper than its columns and short enough.
 
     Args:
         columns: P present columns of D demands in CSR form: columns of demand d are
@@ -159,11 +159,12 @@ def cheaper_paths(
         # Price to beat: the cheapest present column, at most the largest length.
         max_price = max_length[d]
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
-            price = 0.0
+            column_price = 0.0
             for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
-                price += weight[columns.link[i]]
-            max_price = min(max_price, price)
+                column_price += weight[columns.link[i]]
+            max_price = min(max_price, column_price)
         if shortest < max_price - _MIN_RELATIVE_SAVING * shortest:
+            # Number of links of the shortest path; its links are written below.
             ptr[d + 1] = walk_back(
                 pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, scratch
             )
@@ -209,25 +210,25 @@ def replace_columns(
     new_share = np.zeros(num_columns)
     slot = np.arange(num_columns)
     # Copy the columns that stay, then append the new one of each demand.
-    q = entry = 0
+    next_column = next_entry = 0
     for d in range(demands):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
             if not keep[p]:
                 continue
             for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
-                link[entry] = columns.link[i]
-                entry += 1
-            new_share[q] = share[p]
-            q += 1
-            link_ptr[q] = entry
+                link[next_entry] = columns.link[i]
+                next_entry += 1
+            new_share[next_column] = share[p]
+            next_column += 1
+            link_ptr[next_column] = next_entry
         # The new column has the share 0.
         if new_ptr[d + 1] > new_ptr[d]:
             for i in range(new_ptr[d], new_ptr[d + 1]):
-                link[entry] = new_links[i]
-                entry += 1
-            q += 1
-            link_ptr[q] = entry
-        path_ptr[d + 1] = q
+                link[next_entry] = new_links[i]
+                next_entry += 1
+            next_column += 1
+            link_ptr[next_column] = next_entry
+        path_ptr[d + 1] = next_column
     return PathLinks(path_ptr, slot, link_ptr, link), new_share
 
 
@@ -244,6 +245,7 @@ def _nth_columns(columns: PathLinks, n: int) -> tuple[Int64Array, IntArray]:
         empty for a demand with fewer columns.
     """
     demands = len(columns.path_ptr) - 1
+    # Pointers from the lengths of the columns, then their links.
     ptr = np.zeros(demands + 1, np.int64)
     for d in range(demands):
         p = columns.path_ptr[d] + n
@@ -272,13 +274,13 @@ def add_columns(
     """
     # Columns that carry traffic.
     no_columns = np.zeros(paths.num_demands + 1, np.int64), np.zeros(0, np.int32)
-    carrying, carrying_share = replace_columns(columns, share, share > 0, *no_columns)
+    carrying_columns, carrying_share = replace_columns(columns, share, share > 0, *no_columns)
     # Add the first column of each demand to the path set, then the second one, and so on.
-    for n in range(int(np.diff(carrying.path_ptr).max(initial=0))):
+    for n in range(int(np.diff(carrying_columns.path_ptr).max(initial=0))):
         if paths.num_paths >= MAX_PATHS:
             break
-        paths = with_more_paths(paths, *_nth_columns(carrying, n))
-    return paths, splits_over(paths, carrying, carrying_share)
+        paths = with_more_paths(paths, *_nth_columns(carrying_columns, n))
+    return paths, splits_over(paths, carrying_columns, carrying_share)
 
 
 def splits_over(paths: PathSet, columns: PathLinks, share: FloatArray) -> FloatArray:
@@ -298,28 +300,32 @@ def splits_over(paths: PathSet, columns: PathLinks, share: FloatArray) -> FloatA
 
 @kernel
 def _write_splits(
-    columns: PathLinks, share: FloatArray, layout: PathLinks, splits: FloatArray
+    columns: PathLinks, share: FloatArray, path_links: PathLinks, splits: FloatArray
 ) -> None:
     """Write the share of each column to the slot of the same path.
 
     Args:
         columns: P columns of D demands in CSR form, links from source to target.
         share: (P,) share of its demand on each column.
-        layout: paths of a path set in CSR form, links from source to target.
+        path_links: paths of a path set in CSR form, links from source to target.
         splits: (D K,) share on each path, at its slot d K + k (written).
     """
     for d in range(len(columns.path_ptr) - 1):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
-            first = columns.link_ptr[p]
+            # First link entry and number of links of the column.
+            column_begin = columns.link_ptr[p]
             length = columns.link_ptr[p + 1] - columns.link_ptr[p]
             # Find the path with the same links.
-            for q in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
-                begin = layout.link_ptr[q]
-                is_same = layout.link_ptr[q + 1] - begin == length
+            for q in range(path_links.path_ptr[d], path_links.path_ptr[d + 1]):
+                path_begin = path_links.link_ptr[q]
+                is_same = path_links.link_ptr[q + 1] - path_begin == length
                 for i in range(length):
-                    is_same = is_same and layout.link[begin + i] == columns.link[first + i]
+                    is_same = (
+                        is_same
+                        and path_links.link[path_begin + i] == columns.link[column_begin + i]
+                    )
                     if not is_same:
                         break
                 if is_same:
-                    splits[layout.slot[q]] = share[p]
+                    splits[path_links.slot[q]] = share[p]
                     break

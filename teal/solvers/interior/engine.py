@@ -149,8 +149,8 @@ class InteriorPoints:
 
     name = "interior"
 
-    def __init__(self, first: FirstMatrixProgram | None = None) -> None:
-        self._first = first
+    def __init__(self, first_program: FirstMatrixProgram | None = None) -> None:
+        self._first_program = first_program
         self.detail = ""
 
     def accepts(self, problem: Problem) -> bool:
@@ -165,7 +165,7 @@ class InteriorPoints:
             start: start of the search.
             gap: target gap.
         """
-        features = (self._first or FirstMatrixProgram(problem)).features(gap)
+        features = (self._first_program or FirstMatrixProgram(problem)).features(gap)
         if start.state is None and start.model is not None:
             return cost_model.seconds_from_model(features)
         return cost_model.seconds(self.name, features, is_warm=start.state is not None)
@@ -185,20 +185,20 @@ class InteriorPoints:
             raise InputError.invalid(
                 "solve",
                 "engine",
-                "interior points solve programs over paths, on the CPU, and do not support this "
-                "one",
+                "interior points solve programs over paths, on the CPU, without side conditions "
+                "and without value steps beside link costs, and this one is different",
                 "use engine auto",
             )
-        state = start.state
-        if state is None and start.model is not None:
-            state = usable_start(problem, start.model.start)
-        first = self._first
-        if first is not None and first.problem is not problem:
-            first = None
+        warm_start = start.state
+        if warm_start is None and start.model is not None:
+            warm_start = usable_start(problem, start.model.start)
+        first_program = self._first_program
+        if first_program is not None and first_program.problem is not problem:
+            first_program = None
         result, selected = yield from _solving(
-            problem, state, limits.gap, limits.max_iterations, limits.deadline, first
+            problem, warm_start, limits.gap, limits.max_iterations, limits.deadline, first_program
         )
-        self.detail = ", ".join(filter(None, (Start(state).origin, selected)))
+        self.detail = ", ".join(filter(None, (Start(warm_start).origin, selected)))
         if limits.report is not None:
             limits.report(result.iterations, float(result.gap.max()))
         return result
@@ -206,71 +206,75 @@ class InteriorPoints:
 
 def _solving(
     problem: Problem,
-    state: SolveState | None,
+    warm_start: SolveState | None,
     gap: float,
     max_iterations: int,
     deadline: Deadline,
-    first: FirstMatrixProgram | None = None,
+    first_program: FirstMatrixProgram | None = None,
 ) -> Steps[tuple[SolveResult, str]]:
-    """Solve B matrices by interior points, with a certified gap for each; return the result, and a
-    text about the selected columns.
+    """Solve B matrices by interior points, with a certified gap for each.
 
     Each matrix is presolved and solved; its splits are projected onto the capacities, and the
     Lagrangian bound of its prices certifies the gap.
 
     Args:
         problem: B matrices of a problem that :func:`accepts` allows.
-        state: warm start; None for a cold one.
+        warm_start: warm start; None for a cold one.
         gap: target gap.
         max_iterations: largest number of iterations of a matrix.
         deadline: time after which no iteration begins.
-        first: the program of the first matrix, if it has been built.
+        first_program: the program of the first matrix, if it has been built.
+
+    Returns:
+        result, and a text about the selected columns, empty if all were used.
     """
     problem64 = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
     stop = np.zeros(1, np.bool_)
     # Starting a timer thread takes as long as solving such a network.
-    is_short = (
+    needs_no_timer = (
         problem.batch * problem.paths.scan_size <= SMALL_SCAN and deadline.remaining_s > _SHORT_S
     )
     # Splits (B, D, K), dual prices (B, E) and iterations (B,).
-    with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
-        solution, prices, iterations, columns = _solve_batch(
-            problem64, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
+    with contextlib.nullcontext() if needs_no_timer else ends_at(deadline, stop):
+        solution, prices, iterations, num_columns = _solve_batch(
+            problem64, warm_start, gap, min(max_iterations, MAX_ITERATIONS), stop, first_program
         )
     # The stopping criterion of the matrices that neither reached the gap nor met the deadline.
     max_iterations_taken = int(iterations.max(initial=0))
-    stop_reasons = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
+    stop_reason = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
     result = certified_result(
         problem64,
         torch.from_numpy(solution),
         torch.from_numpy(prices),
         gap,
         iterations=max_iterations_taken,
-        stop_reasons=Stop.DEADLINE if stop[0] else stop_reasons,
+        stop_reasons=Stop.DEADLINE if stop[0] else stop_reason,
     )
-    selected, total = columns.sum(0).tolist()
-    detail = f"{selected:,} of {total:,} columns" if selected < total else ""
+    num_selected, num_all_columns = num_columns.sum(0).tolist()
+    detail = (
+        f"{num_selected:,} of {num_all_columns:,} columns" if num_selected < num_all_columns else ""
+    )
     return result.in_dtype(problem.demand.dtype), detail
 
 
 def _solve_batch(
     problem: Problem,
-    state: SolveState | None,
+    warm_start: SolveState | None,
     gap: float,
     max_iterations: int,
     stop: BoolArray,
-    first: FirstMatrixProgram | None,
+    first_program: FirstMatrixProgram | None,
 ) -> tuple[FloatArray, FloatArray, Int64Array, Int64Array]:
     """Solve all matrices, several at once or one after the other.
 
     Args:
         problem: B matrices in float64.
-        state: warm start; None for a cold one.
+        warm_start: warm start; None for a cold one.
         gap: target gap.
         max_iterations: largest number of iterations of a matrix.
         stop: (1,) flag at which the searches end.
-        first: the program of the first matrix, if it has been built.
+        first_program: the program of the first matrix, if it has been built.
 
     Returns:
         splits (B, D, K), dual prices (B, E), iterations (B,), and columns (B, 2): those at the end
@@ -279,16 +283,17 @@ def _solve_batch(
     # Prices lie on a simplex where the largest utilisation is minimised: then no demand is shed.
     mask = problem.ops.mask
     may_shed = not problem.price_set.on_simplex
+    # Splits (B, D K) and dual prices (B, E): 0, or those of the warm start.
     splits = np.zeros((problem.batch, mask.numel()))
     prices = np.zeros((problem.batch, problem.capacity.shape[1]))
     # Warm start: splits projected onto the capacities, without refilling unused capacity; prices.
-    if state is not None:
-        feasible_splits = project(problem, state.splits.to(torch.float64), refill=0)
+    if warm_start is not None:
+        feasible_splits = project(problem, warm_start.splits.to(torch.float64), refill=0)
         splits[:] = feasible_splits.reshape(problem.batch, -1).numpy()
-        prices[:] = state.prices.numpy()
+        prices[:] = warm_start.prices.numpy()
     iterations = np.zeros(problem.batch, np.int64)
     # Columns selected, and all columns, of each matrix.
-    columns = np.zeros((problem.batch, 2), np.int64)
+    num_columns = np.zeros((problem.batch, 2), np.int64)
     # Gap of the kernel: small networks are solved further than asked, since an iteration is cheap.
     if problem.paths.scan_size <= SMALL_SCAN and type(problem.demand_set) in (
         AtMostOne,
@@ -296,7 +301,7 @@ def _solve_batch(
     ):
         gap = min(gap, _SMALL_NETWORK_GAP)
     kernel_gap = max(_MIN_KERNEL_GAP, _KERNEL_GAP_FACTOR * gap - _ROUNDING)
-    start = COLD if state is None else WARM
+    start = COLD if warm_start is None else WARM
     threads = numba.get_num_threads()
     # Many matrices run on one thread each; few run one after the other, each on all threads if it
     # is large.
@@ -307,9 +312,10 @@ def _solve_batch(
     solve_one = solve if is_parallel_by_matrix else solve_on_threads
 
     def solve_row(b: int, program: PresolvedProgram) -> None:
-        columns[b] = len(program.column_value)
-        if state is not None and may_shed and _selects_columns(program):
-            iterations[b], columns[b, 0] = solve_selected(
+        # Without a selection the search uses all columns.
+        num_columns[b] = len(program.column_value)
+        if warm_start is not None and may_shed and _selects_columns(program):
+            iterations[b], num_columns[b, 0] = solve_selected(
                 program,
                 kernel_gap,
                 max_iterations,
@@ -324,10 +330,10 @@ def _solve_batch(
             program, may_shed, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
         )
 
-    if first is not None and problem.batch == 1:
+    if first_program is not None and problem.batch == 1:
         # The program is built already.  Demands that the presolve removed get its splits; the slots
         # of the program keep those of the warm start.
-        program, fixed_splits = first.presolved
+        program, fixed_splits = first_program.presolved
         program_slots = program.slot[program.slot >= 0]
         warm_splits = splits[0, program_slots]
         splits[0] = fixed_splits
@@ -343,7 +349,7 @@ def _solve_batch(
             # Presolve a few programs per thread at a time, so that not all are in memory.
             while chunk := list(itertools.islice(indexed_programs, 4 * threads)):
                 list(pool.map(solve_row, *zip(*chunk, strict=True)))
-    return splits.reshape(problem.batch, *mask.shape), prices, iterations, columns
+    return splits.reshape(problem.batch, *mask.shape), prices, iterations, num_columns
 
 
 def _selects_columns(program: PresolvedProgram) -> bool:

@@ -46,15 +46,15 @@ from teal.solvers.interior.stops import ends_at
 # of a link, with a largest exponent.
 _WEIGHT_ROUNDS = 12
 _STEEPNESS = 4.0
-_FREE_LOAD = 0.9
+_FREE_UTILISATION = 0.9
 _MAX_EXPONENT = 20.0
 # Utilisation at which a link gets a row of the master, after the weights and after each solve.
-_INITIAL_JOIN_LOAD = 0.7
-_JOIN_LOAD = 0.95
+_INITIAL_ROW_UTILISATION = 0.7
+_ROW_UTILISATION = 0.95
 # Gap to which a master is solved: part of the present gap, but no smaller than a part of the
 # target.
-_GAP_FACTOR = 0.1
-_TARGET_FACTOR = 0.25
+_MASTER_GAP_FACTOR = 0.1
+_MASTER_TARGET_FACTOR = 0.25
 # Warm start of a master: initial mu, and weight of the central shares (mix), over the present gap;
 # their largest values.
 _MU_PER_GAP = 5.0
@@ -71,7 +71,7 @@ _MIN_START_GAP = 1e-9
 # demand.
 _MIN_RELATIVE_COST = 1e-9
 # Columns are dropped only after a round that has reduced the gap to at most this part.
-_FAST_DECREASE = 0.6
+_DROPPING_GAP_RATIO = 0.6
 # Relative overload of a link that counts as rounding.
 _ROUNDING = 1e-9
 _MAX_ROUNDS = 100
@@ -121,7 +121,7 @@ class Round(NamedTuple):
         bound: smallest upper bound so far, over all paths: on the sum of value less cost over the
             flow, or on minus the largest link utilisation.
         gap: (bound - value) / bound; where all demand is served, over the cost or the utilisation.
-        added: number of paths that the next round has in addition.
+        num_new_columns: number of paths that the next round has in addition.
         serves_all: whether all demand is served within the capacities; false if not examined.
     """
 
@@ -130,7 +130,7 @@ class Round(NamedTuple):
     price: FloatArray
     bound: float
     gap: float
-    added: int
+    num_new_columns: int
     serves_all: bool
 
 
@@ -180,6 +180,7 @@ class Master:
     ) -> None:
         self._demands = demands
         self._columns = columns
+        # Source nodes of the demands, and (D,) the index of each demand's source among them.
         self._sources, self._source_row = np.unique(demands.pairs[:, 0], return_inverse=True)
         # (P,) share of its demand on each column, and (E,) dual price of each link.
         self._share = np.zeros(len(columns.slot))
@@ -209,7 +210,8 @@ class Master:
         """Run rounds of column generation until the gap is at most ``target``.
 
         The first call begins with the warm start, or with rounds of multiplicative weights.  Each
-        round solves the master, prices new paths and exchanges columns.
+        round solves the master, prices new paths and exchanges columns; the generator pauses after
+        each solution of a master.
 
         Args:
             target: target gap.
@@ -222,8 +224,8 @@ class Master:
             yield
             # The start may have the target gap already.  A utilisation counts only if all demand is
             # served, since unserved demand would lower it.
-            serves_all = not self._demands.minimises_utilisation or self._all_served()
-            if first_round.gap <= target and serves_all:
+            is_valid_start = not self._demands.minimises_utilisation or self._all_served()
+            if first_round.gap <= target and is_valid_start:
                 if report is not None:
                     report(first_round)
                 return first_round
@@ -244,7 +246,7 @@ class Master:
             gap = self._last_round.gap
         for index in range(max_rounds):
             # Solve the master to a part of the present gap; not all demand need be served.
-            master_gap = max(_TARGET_FACTOR * target, _GAP_FACTOR * gap)
+            master_gap = max(_MASTER_TARGET_FACTOR * target, _MASTER_GAP_FACTOR * gap)
             value = self._solve_master(master_gap, False, deadline)
             yield
             is_out_of_budget = deadline.is_over or index == max_rounds - 1
@@ -255,18 +257,20 @@ class Master:
             is_feasible = self._add_capacity_rows(last_round.share)
             # A larger gap than before means that dropped columns are missing: drop no more.
             self._may_drop_columns &= gap <= previous_gap
-            has_fallen_fast = index > 0 and gap < _FAST_DECREASE * previous_gap
+            has_fallen_fast = index > 0 and gap < _DROPPING_GAP_RATIO * previous_gap
             previous_gap = gap
             is_last = is_out_of_budget or (gap <= target and is_feasible)
             if not is_last:
                 last_round = last_round._replace(
-                    added=self._drop_and_add_columns(has_fallen_fast and self._may_drop_columns)
+                    num_new_columns=self._drop_and_add_columns(
+                        has_fallen_fast and self._may_drop_columns
+                    )
                 )
             if report is not None:
                 report(last_round)
             # Stop without a new path if the master had its smallest gap: nothing would change.
-            is_smallest_gap = master_gap <= _TARGET_FACTOR * target
-            if is_last or (is_smallest_gap and is_feasible and not last_round.added):
+            is_smallest_gap = master_gap <= _MASTER_TARGET_FACTOR * target
+            if is_last or (is_smallest_gap and is_feasible and not last_round.num_new_columns):
                 break
         assert last_round is not None
         return last_round
@@ -278,16 +282,20 @@ class Master:
         """
         self._share = start.share.copy()
         if self._demands.minimises_utilisation:
-            self._share *= 1 / np.maximum(self._demand_totals(self._share), _ROUNDING)[self._demand]
+            # Scale the shares of each demand to a sum of 1.
+            self._share *= (
+                1 / np.maximum(self._demand_totals(self._share), _ROUNDING)[self._column_demand]
+            )
         self._price = start.price.copy()
+        # Capacity rows for links with a price or a high load; then shares that fit all capacities.
         utilisation = self._link_utilisation(self._share)
-        self._has_row = (self._price > 0) | (utilisation > _INITIAL_JOIN_LOAD)
+        self._has_row = (self._price > 0) | (utilisation > _INITIAL_ROW_UTILISATION)
         self._fit_capacities()
-        self._last_round = self._certified_round(self._value(self._column_value()))
+        self._last_round = self._certified_round(self._objective_value(self._column_value()))
         return self._last_round
 
     @property
-    def _demand(self) -> Int64Array:
+    def _column_demand(self) -> Int64Array:
         """Demand (P,) of each column."""
         count = np.diff(self._columns.path_ptr)
         return np.repeat(np.arange(len(count)), count)
@@ -295,7 +303,7 @@ class Master:
     def _demand_totals(self, share: FloatArray) -> FloatArray:
         """Return the sum (D,) of the shares (P,) of the columns of each demand."""
         totals = np.zeros(len(self._demands.rate))
-        np.add.at(totals, self._demand, share)
+        np.add.at(totals, self._column_demand, share)
         return totals
 
     def _all_served(self) -> bool:
@@ -315,22 +323,26 @@ class Master:
         An interior-point solution spreads flow over all paths of equal cost; the master problem
         over fewer paths is solved sooner.  Demands without flow keep all their columns.
         """
+        # Keep the largest column of each demand, and those with a large share of it.
         count = np.diff(self._columns.path_ptr)
-        demand = self._demand
-        largest = np.zeros(len(count))
-        np.maximum.at(largest, demand, self._share)
-        is_kept = (self._share == largest[demand]) | (self._share > _LARGE_SHARE)
-        total = self._demand_totals(self._share)
-        kept_total = self._demand_totals(np.where(is_kept, self._share, 0.0))
-        scale = np.divide(total, kept_total, out=np.ones(len(count)), where=kept_total > 0)
+        column_demand = self._column_demand
+        largest_share = np.zeros(len(count))
+        np.maximum.at(largest_share, column_demand, self._share)
+        is_kept = (self._share == largest_share[column_demand]) | (self._share > _LARGE_SHARE)
+        # Scale the kept shares up to the sum of all shares of the demand.
+        total_share = self._demand_totals(self._share)
+        total_kept_share = self._demand_totals(np.where(is_kept, self._share, 0.0))
+        scale = np.divide(
+            total_share, total_kept_share, out=np.ones(len(count)), where=total_kept_share > 0
+        )
         # Drop columns and add none.
         no_columns = np.zeros(len(count) + 1, np.int64), np.zeros(0, np.int32)
         self._columns, self._share = replace_columns(
-            self._columns, self._share * scale[demand], is_kept, *no_columns
+            self._columns, self._share * scale[column_demand], is_kept, *no_columns
         )
         # The scaled shares may overload links: make them feasible, and compute their gap.
         self._fit_capacities()
-        self._last_round = self._round_with_gap(self._value(self._column_value()))
+        self._last_round = self._round_with_gap(self._objective_value(self._column_value()))
 
     def serve_all(self, target: float, deadline: Deadline) -> Round:
         """Solve the master with all demand served, over the present paths.
@@ -342,12 +354,13 @@ class Master:
         for _ in range(_MAX_ROUNDS):
             # The last round keeps its shares: the solver overwrites a copy.
             self._share = self._share.copy()
-            value = self._solve_master(_TARGET_FACTOR * target, True, deadline)
+            value = self._solve_master(_MASTER_TARGET_FACTOR * target, True, deadline)
+            # Repeat while links without a row are overloaded: they get rows.
             if self._add_capacity_rows(self._share) or deadline.is_over:
                 break
-        certified = self._certified_round(value)
+        certified_round = self._certified_round(value)
         serves_all = self._all_served() and self._is_feasible(self._share)
-        return certified._replace(serves_all=serves_all)
+        return certified_round._replace(serves_all=serves_all)
 
     def raise_unserved_cost(self, factor: float) -> None:
         """Multiply the cost of unserved demand by a factor.
@@ -389,12 +402,12 @@ class Master:
                 for the utilisation.
             price: (E,) dual price y of each link, value per Gbit/s.
         """
-        # The largest utilisation, else value less cost.
+        # Bound on minus the largest utilisation; below, on value less cost.
         demands = self._demands
         if demands.minimises_utilisation:
             capacity_price = float(demands.capacity @ price)
-            paid = demands.rate @ np.where(np.isfinite(distance), distance, 0.0)
-            return -float(paid) / capacity_price if capacity_price > 0 else 0.0
+            total_path_price = demands.rate @ np.where(np.isfinite(distance), distance, 0.0)
+            return -float(total_path_price) / capacity_price if capacity_price > 0 else 0.0
         profit = np.where(np.isfinite(distance), demands.unit_value - distance, 0.0)
         if not demands.serves_all:
             profit = np.maximum(profit, 0.0)
@@ -447,8 +460,8 @@ class Master:
         # Running mean of the loads, and the prices of the mean utilisation.
         self._mean_load += (load - self._mean_load) / (index + 1)
         utilisation = _utilisation(self._mean_load, demands.capacity)
-        self._has_row = utilisation > _INITIAL_JOIN_LOAD
-        exponent = np.minimum(_STEEPNESS * (utilisation - _FREE_LOAD), _MAX_EXPONENT)
+        self._has_row = utilisation > _INITIAL_ROW_UTILISATION
+        exponent = np.minimum(_STEEPNESS * (utilisation - _FREE_UTILISATION), _MAX_EXPONENT)
         self._price = np.maximum(self._price_unit * np.expm1(exponent), 0.0)
 
     def _add_columns(self, trees: _Trees, weight: FloatArray, distance: FloatArray) -> int:
@@ -467,6 +480,7 @@ class Master:
         max_price = np.where(
             demands.rate > 0, np.inf if demands.needs_paths else demands.unit_value, -np.inf
         )
+        # Pointers (D + 1,) and links of the new paths, at most one for each demand.
         ptr, links = cheaper_paths(
             self._columns,
             demands.pairs,
@@ -498,7 +512,8 @@ class Master:
         column_value = self._column_value()
         # Links without a row have infinite capacity in the master.
         capacity = np.where(self._has_row | (demands.capacity <= 0), demands.capacity, np.inf)
-        unit_value = float(demands.unit_value.max(initial=0.0)) if demands.serves_all else 0.0
+        # Value of a Gbit/s that costs nothing, where the cost of serving all demand is minimised.
+        cost_base = float(demands.unit_value.max(initial=0.0)) if demands.serves_all else 0.0
         may_shed = not demands.minimises_utilisation
         program = presolve(
             columns,
@@ -507,7 +522,7 @@ class Master:
             capacity,
             column_value,
             may_shed,
-            unit_value,
+            cost_base,
             self._share,
         )
         # Search until the gap is reached, or the deadline sets the flag.
@@ -524,11 +539,13 @@ class Master:
                 self._warm_start(),
                 stop,
             )
-        return self._value(column_value)
+        return self._objective_value(column_value)
 
     def _column_value(self) -> FloatArray:
-        """Return the value (P,) of a Gbit/s on each column: unit value less the cost of its links;
-        0 where the largest utilisation is minimised.
+        """Return the value (P,) of a Gbit/s on each column.
+
+        It is the unit value less the cost of the links; 0 where the largest utilisation is
+        minimised.
         """
         demands = self._demands
         columns = self._columns
@@ -537,9 +554,10 @@ class Master:
         unit_values = np.repeat(demands.unit_value, np.diff(columns.path_ptr))
         return unit_values - path_sums(columns, demands.cost)
 
-    def _value(self, column_value: FloatArray) -> float:
-        """Return the objective of the shares: value less cost; where the largest utilisation is
-        minimised, minus this utilisation.
+    def _objective_value(self, column_value: FloatArray) -> float:
+        """Return the objective value of the shares.
+
+        It is value less cost; where the largest utilisation is minimised, minus this utilisation.
 
         Args:
             column_value: (P,) value of a Gbit/s on each column.
@@ -595,7 +613,7 @@ class Master:
             self._best_price,
             self._bound,
             gap,
-            # added and serves_all: the caller sets them.
+            # Number of new columns, and whether all demand is served: the caller sets them.
             0,
             False,
         )
@@ -611,7 +629,7 @@ class Master:
         """
         utilisation = self._link_utilisation(share)
         overloaded = (utilisation > 1 + _ROUNDING) & ~self._has_row
-        self._has_row |= utilisation > _JOIN_LOAD
+        self._has_row |= utilisation > _ROW_UTILISATION
         return not bool(overloaded.any())
 
     def _link_utilisation(self, share: FloatArray) -> FloatArray:

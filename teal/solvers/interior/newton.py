@@ -56,7 +56,7 @@ _DROPPED_PIVOT = 1e128
 # Recentring raises a share to at most this part of its column's upper bound.
 _MAX_BOUND_FRACTION = 0.5
 # Under concave utilities a step lowers the carried share to no less than this part.
-_MIN_CARRIED = 0.25
+_MIN_CARRIED_RATIO = 0.25
 
 
 class Work(NamedTuple):
@@ -66,8 +66,8 @@ class Work(NamedTuple):
 
     Attributes:
         step: Newton direction.
-        complementarity: right-hand side of the complementarity equations, in the layout of a point:
-            target less present product of each pair (share, slack, bound_slack, unserved).
+        complementarity_residual: right-hand side of the complementarity equations: target less
+            present product of each pair, in the fields share, slack, bound_slack and unserved.
         previous_step: Newton direction before a centrality corrector, to return to.
         scaling: (Q,) D = x / z; 1 / (z / x + w / (u - x)) with an upper bound u.
         delta: (G,) sum of D over each block, with the term of the unserved share.
@@ -84,11 +84,11 @@ class Work(NamedTuple):
         penalty: (1,) rho of the augmentation S + rho c c'; 0 where demand may be shed.
         incumbent_share: (Q,) shares of the best value so far.
         incumbent_price: (n,) dual prices of the best bound so far.
-        incumbent: (2,) best value and best bound so far.
+        best_value_and_bound: (2,) best value and best bound so far.
     """
 
     step: Iterate
-    complementarity: Iterate
+    complementarity_residual: Iterate
     previous_step: Iterate
     scaling: FloatArray
     delta: FloatArray
@@ -104,7 +104,7 @@ class Work(NamedTuple):
     penalty: FloatArray
     incumbent_share: FloatArray
     incumbent_price: FloatArray
-    incumbent: FloatArray
+    best_value_and_bound: FloatArray
 
 
 @inner_kernel
@@ -180,7 +180,7 @@ def accumulate_schur(
     # blocks.
     scaled_column_sum = np.zeros(rows)
     # (n,) these sums in the order of the block's rows, packed at the front.
-    block_sum = np.empty(rows)
+    packed_column_sum = np.empty(rows)
     for g in range(first_block, end_block):
         # delta starts with the term of the unserved share s with dual z_s, s / (z_s + s *
         # curvature); the curvature is that of a concave utility, 0 for a linear one.
@@ -194,8 +194,10 @@ def accumulate_schur(
             # D[q], with the term of an upper bound.
             scaling[q] = point.share[q] / point.reduced_cost[q]
             if has_bounds and program.bound_index[q] >= 0:
-                bound = program.bound_index[q]
-                scaling[q] /= 1 + scaling[q] * point.bound_dual[bound] / point.bound_slack[bound]
+                bound_index = program.bound_index[q]
+                scaling[q] /= (
+                    1 + scaling[q] * point.bound_dual[bound_index] / point.bound_slack[bound_index]
+                )
             delta += scaling[q]
             # Rank-one update D[q] A[:, q] A[:, q]' over the rows of the column, which ascend.
             update_factor = squared_rate * scaling[q]
@@ -204,31 +206,34 @@ def accumulate_schur(
             # Without coefficients (empty array) all of them are 1.
             if len(coefficient) > 0:
                 for i in range(begin, end):
-                    row = schur[program.row[i]]
+                    schur_row = schur[program.row[i]]
                     row_factor = update_factor * coefficient[i]
                     scaled_column_sum[program.row[i]] += scaling[q] * coefficient[i]
                     for j in range(begin, i + 1):
-                        row[program.row[j]] += row_factor * coefficient[j]
+                        schur_row[program.row[j]] += row_factor * coefficient[j]
             else:
                 for i in range(begin, end):
-                    row = schur[program.row[i]]
+                    schur_row = schur[program.row[i]]
                     scaled_column_sum[program.row[i]] += scaling[q]
                     for j in range(begin, i + 1):
-                        row[program.row[j]] += update_factor
+                        schur_row[program.row[j]] += update_factor
         # Rank-one update -v v' / delta over the rows of the block, which ascend.
         block_delta[g] = delta
         # The sums are v / rate: rate^2 is part of the factor.
-        factor = squared_rate / delta
-        first_row = program.block_row_ptr[g]
+        rank_one_factor = squared_rate / delta
+        block_entry_begin = program.block_row_ptr[g]
         num_block_rows = program.block_row_ptr[g + 1] - program.block_row_ptr[g]
         for i in range(num_block_rows):
-            r = program.block_row[first_row + i]
-            row = schur[r]
-            block_sum[i] = scaled_column_sum[r]
+            r = program.block_row[block_entry_begin + i]
+            schur_row = schur[r]
+            # Pack the sums of the block's rows, and clear them for the next block.
+            packed_column_sum[i] = scaled_column_sum[r]
             scaled_column_sum[r] = 0.0
-            update_factor = factor * block_sum[i]
+            update_factor = rank_one_factor * packed_column_sum[i]
             for j in range(i + 1):
-                row[program.block_row[first_row + j]] -= update_factor * block_sum[j]
+                schur_row[program.block_row[block_entry_begin + j]] -= (
+                    update_factor * packed_column_sum[j]
+                )
 
 
 @inner_kernel
@@ -281,21 +286,21 @@ def cholesky(schur: FloatArray) -> None:
     """
     size = len(schur)
     for i in range(size):
-        row = schur[i]
-        diagonal = row[i]
+        row_i = schur[i]
+        diagonal = row_i[i]
         # L[i, j] = (S[i, j] - sum over k < j of L[i, k] L[j, k]) / L[j, j].
         for j in range(i):
             row_j = schur[j]
-            total = 0.0
+            dot_product = 0.0
             for k in range(j):
-                total += row[k] * row_j[k]
-            row[j] = (row[j] - total) / row_j[j]
+                dot_product += row_i[k] * row_j[k]
+            row_i[j] = (row_i[j] - dot_product) / row_j[j]
         # L[i, i] = sqrt(S[i, i] - sum over k < i of L[i, k]^2).
-        total = 0.0
+        dot_product = 0.0
         for k in range(i):
-            total += row[k] * row[k]
-        pivot = diagonal - total
-        row[i] = np.sqrt(pivot) if pivot > _MIN_PIVOT * diagonal else _DROPPED_PIVOT
+            dot_product += row_i[k] * row_i[k]
+        pivot = diagonal - dot_product
+        row_i[i] = np.sqrt(pivot) if pivot > _MIN_PIVOT * diagonal else _DROPPED_PIVOT
 
 
 @summing_kernel
@@ -310,10 +315,10 @@ def _solve_cholesky(factor: FloatArray, x: FloatArray) -> None:
     # Forward substitution: L u = b.
     for i in range(size):
         row = factor[i]
-        total = 0.0
+        dot_product = 0.0
         for k in range(i):
-            total += row[k] * x[k]
-        x[i] = (x[i] - total) / row[i]
+            dot_product += row[k] * x[k]
+        x[i] = (x[i] - dot_product) / row[i]
     # Back substitution: L' x = u.
     for i in range(size - 1, -1, -1):
         row = factor[i]
@@ -347,59 +352,60 @@ def _newton_direction(
             upper bounds u on columns.
         may_shed: whether demand may be shed.
         point: present point.
-        work: workspace.  Read: complementarity (r_x, r_s, r_t, r_w), scaling (Q,) D, delta (G,) sum
-            of D over a block, dual_residual and curvature (G,) of concave utilities,
+        work: workspace.  Read: ``complementarity_residual`` (r_x, r_s, r_t, r_w), scaling (Q,) D,
+            delta (G,) sum of D over a block, dual_residual and curvature (G,) of concave utilities,
             primal_residual (n,), schur (n, n) Cholesky factor of S, schur_inv_capacity (n,) S^-1 c.
             Written: step, the direction, and column_scratch (Q,).
     """
     step = work.step
-    complementarity = work.complementarity
+    complementarity_residual = work.complementarity_residual
     scaling = work.scaling
     delta = work.delta
     # (Q,) step of each share at fixed prices and multipliers.
     free_step = work.column_scratch
     primal_residual = work.primal_residual
     schur_inv_capacity = work.schur_inv_capacity
-    factor = work.schur
+    cholesky_factor = work.schur
     rows = len(program.capacity)
     # rhs = r_t / y - p + A (free step - D * block step / delta); the solve replaces it by dy.
     rhs = step.price
     for r in range(rows):
-        rhs[r] = complementarity.slack[r] / point.price[r] - primal_residual[r]
+        rhs[r] = complementarity_residual.slack[r] / point.price[r] - primal_residual[r]
     # Free steps at fixed prices: r_x / z; D (r_x / x - r_w / (u - x)) with an upper bound.
     for q in range(len(program.column_value)):
-        free_step[q] = complementarity.share[q] / point.reduced_cost[q]
-    for bound in range(len(program.bounded)):
-        q = program.bounded[bound]
+        free_step[q] = complementarity_residual.share[q] / point.reduced_cost[q]
+    for bound_index in range(len(program.bounded)):
+        q = program.bounded[bound_index]
         free_step[q] = scaling[q] * (
-            complementarity.share[q] / point.share[q]
-            - complementarity.bound_slack[bound] / point.bound_slack[bound]
+            complementarity_residual.share[q] / point.share[q]
+            - complementarity_residual.bound_slack[bound_index] / point.bound_slack[bound_index]
         )
     # Eliminate the multiplier of each block.  step.unserved keeps the sum of the block's free steps
     # for the back substitution.
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
-        block_step = 0.0
+        block_free_step = 0.0
+        # Free step of the unserved share s: (r_s - s * dual residual) / (z_s + s * curvature).
         if may_shed:
-            block_step = (
-                complementarity.unserved[g] - point.unserved[g] * work.dual_residual[g]
+            block_free_step = (
+                complementarity_residual.unserved[g] - point.unserved[g] * work.dual_residual[g]
             ) / (point.unserved_dual[g] + point.unserved[g] * work.curvature[g])
         for q in range(first, end):
-            block_step += free_step[q]
-        step.unserved[g] = block_step
+            block_free_step += free_step[q]
+        step.unserved[g] = block_free_step
         for q in range(first, end):
-            step.share[q] = free_step[q] - scaling[q] * block_step / delta[g]
+            step.share[q] = free_step[q] - scaling[q] * block_free_step / delta[g]
     # rhs is complete where demand may be shed; otherwise the normalisation adds a term.
     add_link_loads(program, step.share, rhs)
-    price_sum_residual = 0.0
+    normalisation_residual = 0.0
     if not may_shed:
         # Residual g of the normalisation c' y = 1; rho g c belongs to the augmented S + rho c c'.
-        price_sum_residual = 1.0
+        normalisation_residual = 1.0
         for r in range(rows):
-            price_sum_residual -= program.capacity[r] * point.price[r]
-        axpy(work.penalty[0] * price_sum_residual, program.capacity, rhs)
-    _solve_cholesky(factor, rhs)
+            normalisation_residual -= program.capacity[r] * point.price[r]
+        axpy(work.penalty[0] * normalisation_residual, program.capacity, rhs)
+    _solve_cholesky(cholesky_factor, rhs)
     # Eliminate dtheta: dtheta = (c' S^-1 rhs - g) / (c' S^-1 c), dy = S^-1 rhs - S^-1 c dtheta.
     if not may_shed:
         numerator = 0.0
@@ -407,17 +413,21 @@ def _newton_direction(
         for r in range(rows):
             numerator += program.capacity[r] * rhs[r]
             denominator += program.capacity[r] * schur_inv_capacity[r]
-        step.theta[0] = (numerator - price_sum_residual) / denominator
+        step.theta[0] = (numerator - normalisation_residual) / denominator
         for r in range(rows):
             rhs[r] -= schur_inv_capacity[r] * step.theta[0]
     # Back substitution: dt, then for each block dlambda, dz = A' dy - dlambda, dx = free - D dz and
     # the step of the unserved share.
     for r in range(rows):
-        step.slack[r] = (complementarity.slack[r] - point.slack[r] * rhs[r]) / point.price[r]
+        step.slack[r] = (complementarity_residual.slack[r] - point.slack[r] * rhs[r]) / point.price[
+            r
+        ]
     path_prices(program, rhs, step.reduced_cost)
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
+        # dlambda = (sum of D A' dy - sum of the free steps) / delta keeps the sum of the block's
+        # shares.
         numerator = 0.0
         for q in range(first, end):
             numerator += scaling[q] * step.reduced_cost[q]
@@ -431,7 +441,7 @@ def _newton_direction(
         if may_shed:
             scaled_curvature = point.unserved[g] * work.curvature[g]
             step.unserved[g] = (
-                complementarity.unserved[g]
+                complementarity_residual.unserved[g]
                 + point.unserved[g] * (multiplier_step - work.dual_residual[g])
             ) / (point.unserved_dual[g] + scaled_curvature)
             step.unserved_dual[g] = -multiplier_step
@@ -440,16 +450,17 @@ def _newton_direction(
                     work.curvature[g] * step.unserved[g] + work.dual_residual[g]
                 )
     # Columns with an upper bound: dz from the pair (x, z), dw from the pair (u - x, w).
-    for bound in range(len(program.bounded)):
-        q = program.bounded[bound]
+    for bound_index in range(len(program.bounded)):
+        q = program.bounded[bound_index]
         share_step = step.share[q]
-        step.bound_slack[bound] = -share_step
+        step.bound_slack[bound_index] = -share_step
         step.reduced_cost[q] = (
-            complementarity.share[q] - point.reduced_cost[q] * share_step
+            complementarity_residual.share[q] - point.reduced_cost[q] * share_step
         ) / point.share[q]
-        step.bound_dual[bound] = (
-            complementarity.bound_slack[bound] + point.bound_dual[bound] * share_step
-        ) / point.bound_slack[bound]
+        step.bound_dual[bound_index] = (
+            complementarity_residual.bound_slack[bound_index]
+            + point.bound_dual[bound_index] * share_step
+        ) / point.bound_slack[bound_index]
 
 
 @inner_kernel
@@ -479,6 +490,7 @@ def _step_lengths(
     step = work.step
     # Stands for infinity.
     no_limit = 1e30
+    # Ratio tests: shares and link slacks, their duals, then upper bounds and unserved shares.
     primal_length = _max_step(point.slack, step.slack, _max_step(point.share, step.share, no_limit))
     dual_length = _max_step(
         point.price, step.price, _max_step(point.reduced_cost, step.reduced_cost, no_limit)
@@ -492,7 +504,7 @@ def _step_lengths(
     if len(program.utility_weight) > 0:
         for g in range(len(program.rate)):
             if step.unserved[g] > 0:
-                max_decrease = (1 - _MIN_CARRIED) * work.carried[g]
+                max_decrease = (1 - _MIN_CARRIED_RATIO) * work.carried[g]
                 primal_length = min(primal_length, max_decrease / step.unserved[g])
         primal_length = dual_length = min(primal_length, dual_length)
     return primal_length, dual_length
@@ -500,29 +512,30 @@ def _step_lengths(
 
 @inner_kernel
 def _pair_complementarity(
-    value: FloatArray,
-    value_step: FloatArray,
+    primal_value: FloatArray,
+    primal_step: FloatArray,
     primal_length: float,
-    price: FloatArray,
-    price_step: FloatArray,
+    dual_value: FloatArray,
+    dual_step: FloatArray,
     dual_length: float,
 ) -> float:
     """Return the sum of the complementarity products of some primal-dual pairs after a step.
 
-    Each is (value + primal_length * value_step) (price + dual_length * price_step).
+    Each product is
+    ``(primal_value + primal_length * primal_step) * (dual_value + dual_length * dual_step)``.
 
     Args:
-        value: (m,) primal variables of m pairs, such as shares.
-        value_step: (m,) direction of ``value``.
+        primal_value: (m,) primal variables of m pairs, such as shares.
+        primal_step: (m,) direction of ``primal_value``.
         primal_length: length of the primal step.
-        price: (m,) dual variables of the pairs, such as reduced costs.
-        price_step: (m,) direction of ``price``.
+        dual_value: (m,) dual variables of the pairs, such as reduced costs.
+        dual_step: (m,) direction of ``dual_value``.
         dual_length: length of the dual step.
     """
     total = 0.0
-    for i in range(len(value)):
-        total += (value[i] + primal_length * value_step[i]) * (
-            price[i] + dual_length * price_step[i]
+    for i in range(len(primal_value)):
+        total += (primal_value[i] + primal_length * primal_step[i]) * (
+            dual_value[i] + dual_length * dual_step[i]
         )
     return total
 
@@ -575,27 +588,29 @@ def complementarity_sum(
 
 @inner_kernel
 def _pair_complementarity_target(
-    value: FloatArray,
-    value_step: FloatArray,
-    price: FloatArray,
-    price_step: FloatArray,
+    primal_value: FloatArray,
+    primal_step: FloatArray,
+    dual_value: FloatArray,
+    dual_step: FloatArray,
     mu: float,
     second_order: float,
     out: FloatArray,
 ) -> None:
-    """Write mu - value * price - second_order * value_step * price_step of each pair to ``out``.
+    """Write the right-hand side of the complementarity equation of each pair to ``out``.
+
+    It is ``mu - primal_value * dual_value - second_order * primal_step * dual_step``.
 
     Args:
-        value: (m,) primal variables of m complementarity pairs.
-        value_step: (m,) direction of ``value``.
-        price: (m,) dual variables of the pairs.
-        price_step: (m,) direction of ``price``.
+        primal_value: (m,) primal variables of m complementarity pairs.
+        primal_step: (m,) direction of ``primal_value``.
+        dual_value: (m,) dual variables of the pairs.
+        dual_step: (m,) direction of ``dual_value``.
         mu: target of the products.
         second_order: 1 to subtract Mehrotra's second-order term; 0 for the predictor.
         out: (m,) target less present product of each pair (written).
     """
-    for i in range(len(value)):
-        out[i] = mu - value[i] * price[i] - second_order * value_step[i] * price_step[i]
+    for i in range(len(primal_value)):
+        out[i] = mu - primal_value[i] * dual_value[i] - second_order * primal_step[i] * dual_step[i]
 
 
 @inner_kernel
@@ -647,7 +662,7 @@ def _complementarity_target(
 
 
 @inner_kernel
-def _clamp_to_neighbourhood(product: float, mu: float) -> float:
+def _neighbourhood_change(product: float, mu: float) -> float:
     """Return the change that moves a complementarity product into the range [0.1 mu, 10 mu].
 
     The change is 0 within the range; a decrease is limited to 10 mu.
@@ -661,11 +676,11 @@ def _clamp_to_neighbourhood(product: float, mu: float) -> float:
 
 @inner_kernel
 def _add_pair_corrector(
-    value: FloatArray,
-    value_step: FloatArray,
+    primal_value: FloatArray,
+    primal_step: FloatArray,
     primal_length: float,
-    price: FloatArray,
-    price_step: FloatArray,
+    dual_value: FloatArray,
+    dual_step: FloatArray,
     dual_length: float,
     mu: float,
     out: FloatArray,
@@ -673,18 +688,20 @@ def _add_pair_corrector(
     """Add Gondzio's centrality corrector of some primal-dual pairs to their right-hand sides.
 
     Args:
-        value: (m,) primal variables of m pairs.
-        value_step: (m,) direction of ``value``.
+        primal_value: (m,) primal variables of m pairs.
+        primal_step: (m,) direction of ``primal_value``.
         primal_length: length of the primal step at which the products are examined.
-        price: (m,) dual variables of the pairs.
-        price_step: (m,) direction of ``price``.
+        dual_value: (m,) dual variables of the pairs.
+        dual_step: (m,) direction of ``dual_value``.
         dual_length: length of the dual step at which the products are examined.
         mu: centring target of the products.
         out: (m,) target less present product of each pair (added to).
     """
-    for i in range(len(value)):
-        out[i] += _clamp_to_neighbourhood(
-            (value[i] + primal_length * value_step[i]) * (price[i] + dual_length * price_step[i]),
+    for i in range(len(primal_value)):
+        # Product after the longer step, moved to the edge of the neighbourhood if outside.
+        out[i] += _neighbourhood_change(
+            (primal_value[i] + primal_length * primal_step[i])
+            * (dual_value[i] + dual_length * dual_step[i]),
             mu,
         )
 
@@ -714,7 +731,7 @@ def _add_centrality_corrector(
         dual_length: longest dual step along the direction.
         out: complementarity targets in the fields share, slack, bound_slack, unserved (added to).
     """
-    # Steps at which the products are examined, then the correctors of each group of pairs.
+    # Step lengths at which the products are examined, then the correctors of each group of pairs.
     longer_primal = min(1.0, primal_length + _CORRECTOR_STEP_GAIN)
     longer_dual = min(1.0, dual_length + _CORRECTOR_STEP_GAIN)
     # Shares and reduced costs.
@@ -819,19 +836,23 @@ def _recentre(
         max_raised_share = _MAX_RAISED_SHARE * largest_share
         raised_total = 0.0
         for q in range(first, end):
+            # Raise to the smallest of three limits: a part of the block's largest share, the share
+            # of a sufficient product, and a multiple of the present share.
             raised_share = min(
                 max_raised_share,
                 min_complementarity / point.reduced_cost[q],
                 _MAX_RAISE_FACTOR * point.share[q],
             )
-            bound = program.bound_index[q] if has_bounds else -1
-            if bound >= 0:
-                raised_share = min(raised_share, _MAX_BOUND_FRACTION * program.upper_bound[bound])
+            bound_index = program.bound_index[q] if has_bounds else -1
+            if bound_index >= 0:
+                raised_share = min(
+                    raised_share, _MAX_BOUND_FRACTION * program.upper_bound[bound_index]
+                )
             if point.share[q] < raised_share:
                 raised_total += raised_share - point.share[q]
                 point.share[q] = raised_share
-                if bound >= 0:
-                    point.bound_slack[bound] = program.upper_bound[bound] - raised_share
+                if bound_index >= 0:
+                    point.bound_slack[bound_index] = program.upper_bound[bound_index] - raised_share
         # The same for the unserved share.
         if may_shed:
             raised_share = min(
@@ -908,7 +929,7 @@ def predict_and_correct(
         False if the step has length 0 or rounding errors dominate it; the point then stays.
     """
     step = work.step
-    complementarity = work.complementarity
+    complementarity_residual = work.complementarity_residual
     rows = len(program.capacity)
     # Number of complementarity pairs: shares, link slacks, upper bounds, unserved shares.
     num_pairs = (
@@ -927,7 +948,7 @@ def predict_and_correct(
         copy_into(program.capacity, work.schur_inv_capacity)
         _solve_cholesky(work.schur, work.schur_inv_capacity)
     # Predictor: affine-scaling direction.
-    _complementarity_target(point, step, may_shed, 0.0, 0.0, complementarity)
+    _complementarity_target(point, step, may_shed, 0.0, 0.0, complementarity_residual)
     _newton_direction(program, may_shed, point, work)
     primal_length, dual_length = _step_lengths(program, point, work, may_shed)
     primal_length = min(1.0, primal_length)
@@ -935,7 +956,7 @@ def predict_and_correct(
     affine_mu = complementarity_sum(point, step, may_shed, primal_length, dual_length) / num_pairs
     sigma = (affine_mu / mu) ** 3
     # Corrector: centring and the second-order term.
-    _complementarity_target(point, step, may_shed, sigma * mu, 1.0, complementarity)
+    _complementarity_target(point, step, may_shed, sigma * mu, 1.0, complementarity_residual)
     _newton_direction(program, may_shed, point, work)
     primal_length, dual_length = _step_lengths(program, point, work, may_shed)
     # Centrality correctors, each kept only if it lengthens the step enough.
@@ -944,21 +965,25 @@ def predict_and_correct(
             break
         copy_iterate(step, work.previous_step)
         _add_centrality_corrector(
-            point, step, may_shed, sigma * mu, primal_length, dual_length, complementarity
+            point, step, may_shed, sigma * mu, primal_length, dual_length, complementarity_residual
         )
         _newton_direction(program, may_shed, point, work)
-        longer_primal, longer_dual = _step_lengths(program, point, work, may_shed)
-        total_length = min(1.0, longer_primal) + min(1.0, longer_dual)
+        corrected_primal_length, corrected_dual_length = _step_lengths(
+            program, point, work, may_shed
+        )
+        total_length = min(1.0, corrected_primal_length) + min(1.0, corrected_dual_length)
         if total_length < min(1.0, primal_length) + min(1.0, dual_length) + _MIN_CORRECTOR_GAIN:
+            # Too little gain: return to the direction before this corrector.
             copy_iterate(work.previous_step, step)
             break
-        primal_length = longer_primal
-        dual_length = longer_dual
+        primal_length = corrected_primal_length
+        dual_length = corrected_dual_length
     # Step length: a fraction of the distance to the boundary, at most 1.
     is_long = min(primal_length, dual_length) > _LONG_STEP
     fraction = _FRACTION_TO_BOUNDARY if is_long else _SHORT_STEP_FRACTION
     primal_length = min(1.0, fraction * primal_length)
     dual_length = min(1.0, fraction * dual_length)
+    # No progress; written so that lengths that are not numbers fail, too.
     if not max(primal_length, dual_length) > _MIN_STEP:
         return False
     if not primal_length * _max_imbalance(program, may_shed, step) < _MAX_IMBALANCE:

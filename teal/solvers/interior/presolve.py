@@ -120,7 +120,7 @@ class PresolvedProgram(NamedTuple):
 
 @inner_kernel
 def _usable_paths(
-    layout: PathLinks,
+    path_links: PathLinks,
     terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
@@ -133,32 +133,32 @@ def _usable_paths(
     its value and the demand's utility weight are above 0 where they count.
 
     Args:
-        layout: P paths of D demands in CSR form.
+        path_links: P paths of D demands in CSR form.
         terms: upper bounds and utilities of the demands.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; 0 for failed links.
         value: (D K,) value of a Gbit/s on each path, at its slot d K + k.
         may_shed: whether demand may be shed; otherwise the values of the paths do not count.
     """
-    is_usable = np.zeros(len(layout.slot), np.bool_)
+    is_usable = np.zeros(len(path_links.slot), np.bool_)
     for d in range(len(demand)):
         if not demand[d] > 0:
             continue
-        for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
-            can_carry = not may_shed or value[layout.slot[p]] > 0
+        for p in range(path_links.path_ptr[d], path_links.path_ptr[d + 1]):
+            can_carry = not may_shed or value[path_links.slot[p]] > 0
             if len(terms.max_share) > 0:
-                can_carry = can_carry and terms.max_share[layout.slot[p]] > _MIN_SHARE
+                can_carry = can_carry and terms.max_share[path_links.slot[p]] > _MIN_SHARE
             if len(terms.utility_weight) > 0:
                 can_carry = can_carry and terms.utility_weight[d] > 0
-            for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
-                can_carry = can_carry and capacity[layout.link[i]] > 0
+            for i in range(path_links.link_ptr[p], path_links.link_ptr[p + 1]):
+                can_carry = can_carry and capacity[path_links.link[i]] > 0
             is_usable[p] = can_carry
     return is_usable
 
 
 @inner_kernel
 def _link_rows(
-    layout: PathLinks,
+    path_links: PathLinks,
     terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
@@ -173,8 +173,8 @@ def _link_rows(
     loads of demands all of whose paths use a link.
 
     Args:
-        layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
-            links of path p are link[link_ptr[p]:link_ptr[p + 1]].
+        path_links: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d +
+            1], links of path p are link[link_ptr[p]:link_ptr[p + 1]].
         terms: load coefficients of the paths.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s.
@@ -194,13 +194,13 @@ def _link_rows(
     last_demand = np.full(num_links, -1)
     for d in range(len(demand)):
         num_usable = 0
-        for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
+        for p in range(path_links.path_ptr[d], path_links.path_ptr[d + 1]):
             if not is_usable[p]:
                 continue
             num_usable += 1
             # Count the demand once for each link, at the largest coefficient of its paths.
-            for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
-                e = layout.link[i]
+            for i in range(path_links.link_ptr[p], path_links.link_ptr[p + 1]):
+                e = path_links.link[i]
                 if last_demand[e] != d:
                     last_demand[e] = d
                     num_demand_paths[e] = 0
@@ -213,10 +213,11 @@ def _link_rows(
         if may_shed or num_usable == 0:
             continue
         # Forced loads: a link of every usable path is a link of the first one.
-        for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
+        for p in range(path_links.path_ptr[d], path_links.path_ptr[d + 1]):
             if is_usable[p]:
-                for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
-                    e = layout.link[i]
+                for i in range(path_links.link_ptr[p], path_links.link_ptr[p + 1]):
+                    e = path_links.link[i]
+                    # All usable paths of the demand cross the link.
                     if num_demand_paths[e] == num_usable:
                         forced_load[e] += demand[d]
                 break
@@ -228,7 +229,7 @@ def _link_rows(
             if capacity[e] > 0:
                 min_utilisation = max(min_utilisation, forced_load[e] / capacity[e])
     # Number the links that can bind.
-    row = np.full(num_links, -1)
+    link_row = np.full(num_links, -1)
     num_rows = 0
     for e in range(num_links):
         # Rounding errors: a load slightly above the capacity fits, a load slightly below the lower
@@ -239,9 +240,9 @@ def _link_rows(
             else min_utilisation * capacity[e] * (1 - _ROUNDING)
         )
         if capacity[e] > 0 and max_load[e] > max_fitting_load:
-            row[e] = num_rows
+            link_row[e] = num_rows
             num_rows += 1
-    return row
+    return link_row
 
 
 @inner_kernel
@@ -311,19 +312,20 @@ def _write_shedding_columns(
         number of new columns, and the constant to add to the values of paths and columns, which is
         the value of serving the whole demand through its steps less ``value``.
     """
-    count = 0
+    num_new_columns = 0
     # Becomes the sum of value * level * width over the steps, less value.
-    omitted_value = -value
+    value_offset = -value
     for step in range(terms.level.shape[1] - 1, -1, -1):
         step_begin = terms.end[d, step - 1] if step > 0 else 0.0
-        share = terms.end[d, step] - step_begin
+        step_width = terms.end[d, step] - step_begin
         level = terms.level[d, step]
-        omitted_value += value * level * share
-        if step > 0 and share > _MIN_SHARE:
-            column_value[num_columns + count] = value * (1 - level)
-            upper_bound[num_columns + count] = share
-            count += 1
-    return count, omitted_value
+        value_offset += value * level * step_width
+        # The first step is the unserved share of the block, without a column.
+        if step > 0 and step_width > _MIN_SHARE:
+            column_value[num_columns + num_new_columns] = value * (1 - level)
+            upper_bound[num_columns + num_new_columns] = step_width
+            num_new_columns += 1
+    return num_new_columns, value_offset
 
 
 @inner_kernel
@@ -356,7 +358,7 @@ def _column_bounds(upper_bound: FloatArray) -> tuple[Int64Array, FloatArray, Int
 
 @inner_kernel
 def _presolve(
-    layout: PathLinks,
+    path_links: PathLinks,
     terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
@@ -370,8 +372,8 @@ def _presolve(
     Demands whose most valuable path has no such link, and no upper bound, are served in full.
 
     Args:
-        layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
-            links of path p are link[link_ptr[p]:link_ptr[p + 1]], slot[p] = d K + k.
+        path_links: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d +
+            1], links of path p are link[link_ptr[p]:link_ptr[p + 1]], slot[p] = d K + k.
         terms: coefficients, upper bounds, steps and utilities of the demands.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; infinite for a link without a row.
@@ -382,8 +384,8 @@ def _presolve(
             served in full.
     """
     # (P,) paths that can carry traffic; (E,) row of each link that can bind, -1 for the others.
-    is_usable = _usable_paths(layout, terms, demand, capacity, value, may_shed)
-    link_row = _link_rows(layout, terms, demand, capacity, is_usable, may_shed)
+    is_usable = _usable_paths(path_links, terms, demand, capacity, value, may_shed)
+    link_row = _link_rows(path_links, terms, demand, capacity, is_usable, may_shed)
     has_unit_coefficients = len(terms.coefficient) == 0
     has_utility = len(terms.utility_weight) > 0
     has_bounds = len(terms.max_share) > 0
@@ -391,18 +393,20 @@ def _presolve(
     # Buffers of the program, cut to their final lengths at the end.  Block g (at most D) has the
     # columns block_ptr[g]:block_ptr[g + 1]; column q (a path or a shedding column) has the rows
     # row[row_ptr[q]:row_ptr[q + 1]] with the load coefficients at the same positions.
-    max_columns = len(layout.slot) + len(demand) * max(0, num_steps - 1)
+    max_columns = len(path_links.slot) + len(demand) * max(0, num_steps - 1)
     block_ptr = np.zeros(len(demand) + 1, np.int64)
     rate = np.empty(len(demand))
     slot = np.empty(max_columns, np.int64)
     column_value = np.empty(max_columns)
     upper_bound = np.ones(max_columns)
     row_ptr = np.zeros(max_columns + 1, np.int64)
-    row = np.empty(len(layout.link), np.int32)
+    row = np.empty(len(path_links.link), np.int32)
     coefficient = np.empty(0 if has_unit_coefficients else len(row))
     utility_weight = np.empty(len(demand) if has_utility else 0)
+    # Sizes so far; sums over the demands: best values, values of those served in full, rates, and
+    # constants of the value steps of the others.
     num_blocks = num_columns = num_entries = 0
-    scale = fixed_value = total_demand = step_offset = 0.0
+    total_best_value = fixed_value = total_demand = step_offset = 0.0
     for d in range(len(demand)):
         # The columns of the demand are removed again if it is served in full.
         first_column = num_columns
@@ -410,13 +414,13 @@ def _presolve(
         best_value = 0.0
         best_slot = -1
         is_unconstrained = False
-        for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
+        for p in range(path_links.path_ptr[d], path_links.path_ptr[d + 1]):
             if not is_usable[p]:
                 continue
             # Rows of the path: its links that can bind.
             begin = num_entries
-            for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
-                r = link_row[layout.link[i]]
+            for i in range(path_links.link_ptr[p], path_links.link_ptr[p + 1]):
+                r = link_row[path_links.link[i]]
                 if r < 0:
                     continue
                 # Insertion sort: the rows of a path ascend.
@@ -431,13 +435,13 @@ def _presolve(
                     coefficient[position] = terms.coefficient[i]
                 num_entries += 1
             # Value of the column, for all of the demand.
-            path_value = value[layout.slot[p]] * demand[d] if may_shed else 0.0
+            path_value = value[path_links.slot[p]] * demand[d] if may_shed else 0.0
             if has_utility:
                 path_value = terms.utility_weight[d] * demand[d]
-            slot[num_columns] = layout.slot[p]
+            slot[num_columns] = path_links.slot[p]
             column_value[num_columns] = path_value
             if has_bounds:
-                upper_bound[num_columns] = terms.max_share[layout.slot[p]]
+                upper_bound[num_columns] = terms.max_share[path_links.slot[p]]
             can_carry_all = upper_bound[num_columns] >= 1
             num_columns += 1
             row_ptr[num_columns] = num_entries
@@ -445,12 +449,12 @@ def _presolve(
             is_better = best_slot < 0 or path_value > best_value
             if is_better or (path_value == best_value and num_entries == begin and can_carry_all):
                 best_value = path_value
-                best_slot = layout.slot[p]
+                best_slot = path_links.slot[p]
                 is_unconstrained = num_entries == begin and can_carry_all
         # No usable path: the demand is not part of the program.
         if best_slot < 0:
             continue
-        scale += best_value
+        total_best_value += best_value
         total_demand += demand[d]
         demand_step_offset = 0.0
         if num_steps > 0:
@@ -465,8 +469,8 @@ def _presolve(
             num_columns += num_shedding
         if is_unconstrained:
             # Serve the demand in full on its best path, without a block.
-            for path in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
-                splits[layout.slot[path]] = 0.0
+            for path in range(path_links.path_ptr[d], path_links.path_ptr[d + 1]):
+                splits[path_links.slot[path]] = 0.0
             splits[best_slot] = 1.0
             fixed_value += best_value + demand_step_offset
             # Remove the columns of the demand again, with their bounds and rows.
@@ -483,7 +487,7 @@ def _presolve(
         num_blocks += 1
         block_ptr[num_blocks] = num_columns
     # Scale the values: the unit is the sum of the best values of all demands.
-    value_unit = scale if scale > 0 else 1.0
+    value_unit = total_best_value if total_best_value > 0 else 1.0
     for q in range(num_columns):
         column_value[q] /= value_unit
     for g in range(len(utility_weight)):
@@ -534,7 +538,7 @@ def _presolve(
 
 @kernel
 def presolve(
-    layout: PathLinks,
+    path_links: PathLinks,
     terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
@@ -546,8 +550,8 @@ def presolve(
     """Return the program of one matrix over the links that can bind.
 
     Args:
-        layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
-            links of path p are link[link_ptr[p]:link_ptr[p + 1]], slot[p] = d K + k.
+        path_links: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d +
+            1], links of path p are link[link_ptr[p]:link_ptr[p + 1]], slot[p] = d K + k.
         terms: terms of the demands; :data:`NO_TERMS` for none.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; infinite for a link to leave out.
@@ -559,7 +563,7 @@ def presolve(
         splits: (D K,) share of its demand on each path; receives those of demands that no link
             limits, which are served in full on their best path.
     """
-    return _presolve(layout, terms, demand, capacity, value, may_shed, cost_base, splits)
+    return _presolve(path_links, terms, demand, capacity, value, may_shed, cost_base, splits)
 
 
 @kernel
@@ -586,9 +590,9 @@ class Restricted(NamedTuple):
 
     Attributes:
         program: the restricted program.
-        column: (Q',) columns of the full program.
-        block: (G',) blocks of the full program.
-        row: (n,) row of the restricted program for each row of the full one, -1 for none.
+        column: (Q',) index of each restricted column in the full program.
+        block: (G',) index of each restricted block in the full program.
+        row: (n,) for each row of the full program its index in the restricted one, -1 for none.
     """
 
     program: PresolvedProgram
@@ -598,58 +602,60 @@ class Restricted(NamedTuple):
 
 
 @inner_kernel
-def restrict(program: PresolvedProgram, keep: BoolArray) -> Restricted:
+def restrict(program: PresolvedProgram, is_kept: BoolArray) -> Restricted:
     """Return the program over the columns to keep.
 
     Args:
         program: presolved program of Q columns without upper bounds, utilities and coefficients.
-        keep: (Q,) columns to keep.
+        is_kept: (Q,) columns to keep.
     """
     num_rows = len(program.capacity)
-    row, links, capacity = _binding_rows(program, keep)
+    new_row, links, capacity = _binding_rows(program, is_kept)
     # Sizes of the result.
     num_columns = 0
     num_entries = 0
-    for q in range(len(keep)):
-        if keep[q]:
+    for q in range(len(is_kept)):
+        if is_kept[q]:
             num_columns += 1
             num_entries += program.row_ptr[q + 1] - program.row_ptr[q]
     # Columns and blocks, in the order of the full program.
-    blocks = len(program.rate)
+    num_full_blocks = len(program.rate)
     column = np.empty(num_columns, np.int64)
-    block = np.empty(blocks, np.int64)
-    block_ptr = np.zeros(blocks + 1, np.int64)
-    rate = np.empty(blocks)
+    block = np.empty(num_full_blocks, np.int64)
+    block_ptr = np.zeros(num_full_blocks + 1, np.int64)
+    rate = np.empty(num_full_blocks)
     slot = np.empty(num_columns, np.int64)
     column_value = np.empty(num_columns)
     row_ptr = np.zeros(num_columns + 1, np.int64)
     column_row = np.empty(num_entries, np.int32)
+    # Numbers of blocks, columns and row entries so far.
     num_blocks = 0
-    count = 0
-    entry = 0
-    for g in range(blocks):
-        first = count
+    next_column = 0
+    next_entry = 0
+    for g in range(num_full_blocks):
+        first_column = next_column
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-            if not keep[q]:
+            if not is_kept[q]:
                 continue
+            # Rows of the column that can bind in the restricted program.
             for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
-                r = row[program.row[i]]
+                r = new_row[program.row[i]]
                 if r >= 0:
-                    column_row[entry] = r
-                    entry += 1
-            column[count] = q
-            slot[count] = program.slot[q]
-            column_value[count] = program.column_value[q]
-            count += 1
-            row_ptr[count] = entry
+                    column_row[next_entry] = r
+                    next_entry += 1
+            column[next_column] = q
+            slot[next_column] = program.slot[q]
+            column_value[next_column] = program.column_value[q]
+            next_column += 1
+            row_ptr[next_column] = next_entry
         # Blocks without a column are not part of the program.
-        if count > first:
+        if next_column > first_column:
             block[num_blocks] = g
             rate[num_blocks] = program.rate[g]
             num_blocks += 1
-            block_ptr[num_blocks] = count
+            block_ptr[num_blocks] = next_column
     block_row_ptr, block_row = block_rows(
-        block_ptr[: num_blocks + 1], row_ptr, column_row[:entry], num_rows
+        block_ptr[: num_blocks + 1], row_ptr, column_row[:next_entry], num_rows
     )
     restricted = PresolvedProgram(
         # Blocks and columns.
@@ -659,7 +665,7 @@ def restrict(program: PresolvedProgram, keep: BoolArray) -> Restricted:
         column_value,
         # Rows of the columns; no coefficients, upper bounds and utilities.
         row_ptr,
-        column_row[:entry],
+        column_row[:next_entry],
         program.coefficient,
         program.bounded,
         program.upper_bound,
@@ -676,19 +682,20 @@ def restrict(program: PresolvedProgram, keep: BoolArray) -> Restricted:
         program.step_offset,
         program.cost_base,
     )
-    return Restricted(restricted, column, block[:num_blocks], row)
+    return Restricted(restricted, column, block[:num_blocks], new_row)
 
 
 @inner_kernel
 def _binding_rows(
-    program: PresolvedProgram, keep: BoolArray
+    program: PresolvedProgram, is_kept: BoolArray
 ) -> tuple[Int64Array, Int64Array, FloatArray]:
-    """Return the rows that can bind under some columns: those whose capacity is below the sum of
-    the demands that can use them.
+    """Return the rows that can bind under some columns.
+
+    These are the rows whose capacity is below the sum of the demands that can use them.
 
     Args:
         program: presolved program of Q columns and n rows.
-        keep: (Q,) the columns.
+        is_kept: (Q,) the columns.
 
     Returns:
         new index (n,) of each row, -1 for rows that cannot bind; link and capacity (n',) of each
@@ -700,7 +707,7 @@ def _binding_rows(
     last_block = np.full(num_rows, -1)
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-            if not keep[q]:
+            if not is_kept[q]:
                 continue
             for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
                 r = program.row[i]
@@ -708,17 +715,17 @@ def _binding_rows(
                     last_block[r] = g
                     max_load[r] += program.rate[g]
     # Number the rows that can bind.
-    row = np.full(num_rows, -1)
+    new_row = np.full(num_rows, -1)
     links = np.empty(num_rows, np.int64)
     capacity = np.empty(num_rows)
-    count = 0
+    num_binding_rows = 0
     for r in range(num_rows):
         if max_load[r] > program.capacity[r] * (1 + _ROUNDING):
-            row[r] = count
-            links[count] = program.link[r]
-            capacity[count] = program.capacity[r]
-            count += 1
-    return row, links[:count], capacity[:count]
+            new_row[r] = num_binding_rows
+            links[num_binding_rows] = program.link[r]
+            capacity[num_binding_rows] = program.capacity[r]
+            num_binding_rows += 1
+    return new_row, links[:num_binding_rows], capacity[:num_binding_rows]
 
 
 @inner_kernel

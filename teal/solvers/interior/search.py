@@ -55,14 +55,14 @@ _MIN_RELATIVE_COST = 1e-9
 # Relative overload of a row that counts as rounding, where all demand must be served.
 _ROUNDING = 1e-10
 # Smallest carried share in a utility, whose logarithm is finite.
-_MIN_CARRIED = 1e-300
+_MIN_CARRIED_SHARE = 1e-300
 # Recentring may raise a load: the slack of its link then shrinks to at least this part.
 _MIN_SLACK_FACTOR = 0.5
 
 
 @inner_kernel
 def largest_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
-    """Return the largest utilisation of the n link rows, and ``lower`` if all are below it.
+    """Return the largest utilisation of the n link rows, but at least ``lower``.
 
     Args:
         program: presolved program of n link rows.
@@ -78,10 +78,11 @@ def largest_utilisation(program: PresolvedProgram, lower: float, load: FloatArra
 @inner_kernel
 def _utility(alpha: float, share: float) -> float:
     """Return u(s) = (s^(1 - alpha) - 1) / (1 - alpha) of a carried share s; log s for alpha = 1."""
-    power = 1 - alpha
-    if power == 0:
+    exponent = 1 - alpha
+    if exponent == 0:
         return float(np.log(share))
-    return float(np.expm1(power * np.log(share)) / power)
+    # s^(1 - alpha) - 1 by expm1, which keeps the digits of utilities near 0.
+    return float(np.expm1(exponent * np.log(share)) / exponent)
 
 
 @inner_kernel
@@ -90,18 +91,20 @@ def _utility_inverse(alpha: float, utility: float) -> float:
 
     u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha = 1.
     """
+    # The utility of a share up to 1 is at most 0; rounding may exceed it.
     utility = min(0.0, utility)
-    power = 1 - alpha
-    if power == 0:
+    exponent = 1 - alpha
+    if exponent == 0:
         return float(np.exp(utility))
-    return float(np.exp(np.log1p(max(-1.0, power * utility)) / power))
+    # Below the utility of the share 0, which is finite for alpha < 1, the share is 0.
+    return float(np.exp(np.log1p(max(-1.0, exponent * utility)) / exponent))
 
 
 @inner_kernel
 def primal_value(
-    program: PresolvedProgram, share: FloatArray, scale_down: float, work: Work
+    program: PresolvedProgram, share: FloatArray, overload_factor: float, work: Work
 ) -> float:
-    """Return the value of shares divided by ``scale_down`` >= 1, in units of the program.
+    """Return the value of shares divided by ``overload_factor`` >= 1, in units of the program.
 
     Linear: the sum of column value times share.  Concave utilities: the sum of W (u(s) + 1) over
     the demands, with the utility u of the carried share s and the value W of all of a demand.
@@ -110,7 +113,7 @@ def primal_value(
     Args:
         program: presolved program of Q columns (paths).
         share: (Q,) share of its demand on each path.
-        scale_down: factor by which loads exceed the capacities.
+        overload_factor: factor by which loads exceed the capacities.
         work: workspace; carried (G,) is overwritten.
     """
     # Concave utilities of the carried shares; otherwise values of the columns, scaled down.
@@ -118,37 +121,41 @@ def primal_value(
     if len(program.utility_weight) > 0:
         carried_shares(program, share, work.carried)
         for g in range(len(program.rate)):
-            carried = min(1.0, work.carried[g] / scale_down)
+            carried = min(1.0, work.carried[g] / overload_factor)
             total += program.utility_weight[g] * (_utility(program.alpha, carried) + 1)
         return total
     for q in range(len(share)):
         total += program.column_value[q] * share[q]
-    return total / scale_down
+    # Stepped values are concave in the carried share, so that scaling the whole sum, with its
+    # constant, gives a lower bound.
+    return total / overload_factor
 
 
 @inner_kernel
 def _fully_served_value(
-    program: PresolvedProgram, share: FloatArray, scaled: FloatArray, load: FloatArray
+    program: PresolvedProgram, share: FloatArray, scaled_share: FloatArray, load: FloatArray
 ) -> float:
     """Return the value if the shares of each block are scaled to a sum of 1; -inf on overload.
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
         share: (Q,) share of its demand on each path.
-        scaled: (Q,) scaled shares (written).
+        scaled_share: (Q,) scaled shares (written).
         load: (n,) link loads of the scaled shares, Gbit/s (written).
     """
     total = 0.0
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
+        # Scale the shares of the block to a sum of 1, and add their value.
         share_sum = 0.0
         for q in range(first, end):
             share_sum += share[q]
         for q in range(first, end):
-            scaled[q] = share[q] / share_sum
-            total += program.column_value[q] * scaled[q]
-    link_loads(program, scaled, load)
+            scaled_share[q] = share[q] / share_sum
+            total += program.column_value[q] * scaled_share[q]
+    link_loads(program, scaled_share, load)
+    # An overloaded row makes the allocation infeasible.
     for r in range(len(load)):
         if not load[r] <= program.capacity[r] * (1 + _ROUNDING):
             return -np.inf
@@ -213,12 +220,13 @@ def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -
         for q in range(first, end):
             if program.slot[q] >= 0:
                 splits[program.slot[q]] = 0.0
+        # Fill the demand with its columns, the most valuable one first.
         for _ in range(end - first):
             # Column of the largest value among the empty ones.
             best = -1
             for q in range(first, end):
-                is_open = program.slot[q] >= 0 and splits[program.slot[q]] == 0
-                if is_open and (best < 0 or program.column_value[q] > program.column_value[best]):
+                is_empty = program.slot[q] >= 0 and splits[program.slot[q]] == 0
+                if is_empty and (best < 0 or program.column_value[q] > program.column_value[best]):
                     best = q
             if best < 0 or unserved <= 0:
                 break
@@ -248,6 +256,7 @@ def _bounded_profits(program: PresolvedProgram, path_price: FloatArray) -> float
     for g in range(len(program.rate)):
         count = _sort_columns(program, path_price, g, profit, upper_bound)
         unserved = 1.0
+        # Fill the demand with its most profitable columns.
         for i in range(count):
             if profit[i] <= 0 or unserved <= 0:
                 break
@@ -278,7 +287,7 @@ def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float
         count = _sort_columns(program, path_price, g, profit, upper_bound)
         weight = program.utility_weight[g]
         carried = 0.0
-        paid = 0.0
+        path_cost = 0.0
         for i in range(count):
             # Price of the column: its value W less its profit W - A' y.
             price = max(weight - profit[i], 0.0)
@@ -286,12 +295,13 @@ def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float
             optimal_share = 1.0
             if price > weight:
                 optimal_share = real_power(price / weight, -1 / alpha) if alpha > 0 else 0.0
+            # Fill the column up to its upper bound and this share.
             added = min(1.0, carried + upper_bound[i], optimal_share) - carried
             if added <= 0:
                 break
-            paid += price * added
+            path_cost += price * added
             carried += added
-        total += weight * (_utility(alpha, max(carried, _MIN_CARRIED)) + 1) - paid
+        total += weight * (_utility(alpha, max(carried, _MIN_CARRIED_SHARE)) + 1) - path_cost
     return total
 
 
@@ -324,15 +334,16 @@ def _dual_bound(
         capacity_term += program.capacity[r] * price[r]
     # Sum of the largest profits of the blocks: under utilities, with upper bounds on columns,
     # or of the most profitable column of each block.
-    profit = 0.0
+    total_profit = 0.0
     if len(program.utility_weight) > 0:
-        profit = _utility_profits(program, path_price)
+        total_profit = _utility_profits(program, path_price)
     elif len(program.bound_index) > 0:
-        profit = _bounded_profits(program, path_price)
+        total_profit = _bounded_profits(program, path_price)
     else:
         for g in range(len(program.rate)):
             first = program.block_ptr[g]
             end = program.block_ptr[g + 1]
+            # The unserved share has the profit 0, unless all demand must be served.
             best_profit = (
                 0.0
                 if may_shed and not must_serve_all
@@ -340,12 +351,12 @@ def _dual_bound(
             )
             for q in range(first, end):
                 best_profit = max(best_profit, program.column_value[q] - path_price[q])
-            profit += best_profit
+            total_profit += best_profit
     if may_shed:
         # Demands outside the blocks, and the constant of stepped values, add to the bound.
-        return capacity_term + profit + program.fixed_value + program.step_offset
-    # Without shedding column values are 0: -profit is the sum of the cheapest path prices.
-    return -profit / capacity_term
+        return capacity_term + total_profit + program.fixed_value + program.step_offset
+    # Without shedding column values are 0: minus the profit is the sum of the lowest path prices.
+    return -total_profit / capacity_term
 
 
 @inner_kernel
@@ -358,26 +369,28 @@ def new_work(program: PresolvedProgram, may_shed: bool) -> Work:
             Otherwise a utilisation is minimised, and they start at inf and -inf.
     """
     blocks = len(program.rate)
-    paths = len(program.column_value)
+    num_columns = len(program.column_value)
     rows = len(program.capacity)
     # Incumbent value and bound before the first point.
-    incumbent = np.empty(2)
-    incumbent[0], incumbent[1] = (-np.inf, np.inf) if may_shed else (np.inf, -np.inf)
+    best_value_and_bound = np.empty(2)
+    best_value_and_bound[0], best_value_and_bound[1] = (
+        (-np.inf, np.inf) if may_shed else (np.inf, -np.inf)
+    )
     return Work(
-        # step, complementarity, previous_step
+        # step, complementarity_residual, previous_step
         new_iterate(program),
         new_iterate(program),
         new_iterate(program),
         # scaling, delta
-        np.empty(paths),
+        np.empty(num_columns),
         np.empty(blocks),
         # carried, dual_residual, curvature: 0 unless utilities are concave
         np.zeros(blocks),
         np.zeros(blocks),
         np.zeros(blocks),
         # column_scratch, path_price
-        np.empty(paths),
-        np.empty(paths),
+        np.empty(num_columns),
+        np.empty(num_columns),
         # load, primal_residual, schur_inv_capacity
         np.empty(rows),
         np.empty(rows),
@@ -385,10 +398,10 @@ def new_work(program: PresolvedProgram, may_shed: bool) -> Work:
         # schur, penalty
         np.empty((rows, rows)),
         np.zeros(1),
-        # incumbent_share, incumbent_price, incumbent
-        np.zeros(paths),
+        # incumbent_share, incumbent_price, best_value_and_bound
+        np.zeros(num_columns),
         np.zeros(rows),
-        incumbent,
+        best_value_and_bound,
     )
 
 
@@ -419,8 +432,8 @@ def _update_incumbent(
         # column_scratch receives the scaled shares; primal_residual is scratch for their loads.
         # The first shares become incumbents even if they overload a link.
         value = _fully_served_value(program, point.share, work.column_scratch, work.primal_residual)
-        if work.incumbent[0] == -np.inf or value > work.incumbent[0]:
-            work.incumbent[0] = value
+        if work.best_value_and_bound[0] == -np.inf or value > work.best_value_and_bound[0]:
+            work.best_value_and_bound[0] = value
             copy_into(work.column_scratch, work.incumbent_share)
     else:
         # Shares are scaled down to fit the most overloaded row.
@@ -430,16 +443,18 @@ def _update_incumbent(
             if may_shed
             else max_utilisation
         )
-        if sense * value > sense * work.incumbent[0]:
-            work.incumbent[0] = value
+        if sense * value > sense * work.best_value_and_bound[0]:
+            work.best_value_and_bound[0] = value
             factor = 1.0 / max_utilisation if may_shed else 1.0
             for q in range(len(point.share)):
                 work.incumbent_share[q] = factor * point.share[q]
     # Keep the better bound and its prices.
-    if sense * bound < sense * work.incumbent[1]:
-        work.incumbent[1] = bound
+    if sense * bound < sense * work.best_value_and_bound[1]:
+        work.best_value_and_bound[1] = bound
         copy_into(point.price, work.incumbent_price)
-    return relative_gap(program, may_shed, work.incumbent[0], work.incumbent[1])
+    return relative_gap(
+        program, may_shed, work.best_value_and_bound[0], work.best_value_and_bound[1]
+    )
 
 
 @inner_kernel
@@ -456,6 +471,7 @@ def update_loads(program: PresolvedProgram, may_shed: bool, point: Iterate, work
     for r in range(len(program.capacity)):
         capacity = program.capacity[r] if may_shed else program.capacity[r] * point.theta[0]
         slack = capacity - work.load[r]
+        # Reduce a slack to what the loads leave, unless that is less than half of it.
         if _MIN_SLACK_FACTOR * point.slack[r] < slack < point.slack[r]:
             point.slack[r] = slack
 
@@ -480,10 +496,10 @@ def relative_gap(program: PresolvedProgram, may_shed: bool, value: float, bound:
     reference = bound if may_shed else value
     if program.cost_base > 0:
         reference = max(program.cost_base - value, _MIN_RELATIVE_COST * program.cost_base)
-    gap = sense * (bound - value)
-    if gap == np.inf:
+    absolute_gap = sense * (bound - value)
+    if absolute_gap == np.inf:
         return np.inf
-    return gap / reference if reference > 0 else 0.0
+    return absolute_gap / reference if reference > 0 else 0.0
 
 
 @inner_kernel
@@ -517,6 +533,7 @@ def _starting_point(
         if initial_gap <= gap:
             return point, work, True
         start = start_for_gap(initial_gap)
+    # Cold start, moved near the initial splits and prices if the start is warm.
     cold_start(program, may_shed, point)
     if start.is_warm:
         warm_start(program, may_shed, point, splits, prices, start)
@@ -570,6 +587,7 @@ def set_point(
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
         carried = 0.0
+        # Paths take the given splits.
         for q in range(first, end):
             point.share[q] = splits[program.slot[q]] if program.slot[q] >= 0 else 0.0
             carried += point.share[q]
@@ -577,8 +595,8 @@ def set_point(
         # Shedding columns take the unserved share, the last step first.
         for q in range(first, end):
             if program.slot[q] < 0:
-                bound = program.bound_index[q] if has_bounds else -1
-                upper_bound = program.upper_bound[bound] if bound >= 0 else 1.0
+                bound_index = program.bound_index[q] if has_bounds else -1
+                upper_bound = program.upper_bound[bound_index] if bound_index >= 0 else 1.0
                 point.share[q] = min(upper_bound, unserved)
                 unserved -= point.share[q]
         # Where all demand is served, the shares of a demand sum to 1.
@@ -615,7 +633,7 @@ def _is_converged(
     if _update_incumbent(program, may_shed, must_serve_all, point, work) <= gap:
         return True
     # Continue if some point serves all demand, or no bound is known yet.
-    if work.incumbent[0] != -np.inf or not np.isfinite(work.incumbent[1]):
+    if work.best_value_and_bound[0] != -np.inf or not np.isfinite(work.best_value_and_bound[1]):
         return False
     # At the optimum with shedding some demand is unserved, and all products are close to 0.
     max_unserved = 0.0
@@ -710,7 +728,7 @@ def solve(
         if iterate(program, may_shed, point, work):
             iterations += 1
         elif is_warm:
-            # No progress from a warm start.
+            # No progress from a warm start: begin again from a cold one.
             is_warm = False
             _restart_cold(program, may_shed, point, work)
         else:
@@ -785,9 +803,9 @@ def _accumulate_schur_kernel(
     schur: FloatArray,
     first: int,
     end: int,
-    has_slacks: bool,
+    includes_diagonal: bool,
 ) -> None:
-    """Compute the terms of some blocks of the Schur complement S in a matrix of one thread.
+    """Compute one thread's part of the Schur complement S: the terms of some blocks.
 
     Args:
         program: presolved program of n rows (links).
@@ -797,9 +815,9 @@ def _accumulate_schur_kernel(
         schur: (n, n) lower triangle of this thread's part of S (written).
         first: index of the first block.
         end: index of the last block plus 1.
-        has_slacks: whether this part includes the diagonal term slack / price of S.
+        includes_diagonal: whether this part includes the diagonal term slack / price of S.
     """
-    if has_slacks:
+    if includes_diagonal:
         init_schur(point, schur)
     else:
         for row in schur:
@@ -863,12 +881,12 @@ def solve_on_threads(
     Returns:
         number of iterations.
     """
-    updates = updates_for_threads(program)
-    if updates is None:
+    num_updates = updates_for_threads(program)
+    if num_updates is None:
         return solve(
             program, may_shed, must_serve_all, gap, max_iterations, splits, prices, start, stop
         )
-    return _solve_by_steps(
+    return _solve_on_several_threads(
         program,
         may_shed,
         must_serve_all,
@@ -878,25 +896,26 @@ def solve_on_threads(
         prices,
         start,
         stop,
-        updates=updates,
+        num_updates=num_updates,
         threads=numba.get_num_threads(),
     )
 
 
 def updates_for_threads(program: PresolvedProgram) -> FloatArray | None:
-    """Return the number (G,) of entries of the Schur complement that each block updates, None for a
-    program that is faster on one thread.
+    """Return the number (G,) of entries of the Schur complement that each block updates.
+
+    None stands for a program that is faster on one thread.
 
     Args:
         program: presolved program of one matrix.
     """
     if not may_be_large(len(program.column_value)) or not len(program.capacity):
         return None
-    updates = block_schur_updates(program)
-    return updates if updates.sum() >= _MIN_LARGE_UPDATES else None
+    num_updates = block_schur_updates(program)
+    return num_updates if num_updates.sum() >= _MIN_LARGE_UPDATES else None
 
 
-def _solve_by_steps(
+def _solve_on_several_threads(
     program: PresolvedProgram,
     may_shed: bool,
     must_serve_all: bool,
@@ -907,7 +926,7 @@ def _solve_by_steps(
     start: Start,
     stop: BoolArray,
     *,
-    updates: FloatArray,
+    num_updates: FloatArray,
     threads: int,
 ) -> int:
     """Solve one program with the Schur complement S assembled on ``threads`` threads.
@@ -924,7 +943,7 @@ def _solve_by_steps(
             prices of the best bound.
         start: cold or warm start.
         stop: (1,) flag that is read before each iteration: another thread may set it.
-        updates: (G,) number of entries of S that each block updates.
+        num_updates: (G,) number of entries of S that each block updates.
         threads: number of threads.
 
     Returns:
@@ -936,14 +955,14 @@ def _solve_by_steps(
     is_warm = start.is_warm
     iterations = 0
     with ThreadPoolExecutor(threads) as pool:
-        newton = ThreadedNewton(program, may_shed, updates, threads, pool)
+        newton = ThreadedNewton(program, may_shed, num_updates, threads, pool)
         while not is_done:
             if iterations >= max_iterations or stop[0]:
                 break
             if newton.step(point, work):
                 iterations += 1
             elif is_warm:
-                # No progress from a warm start.
+                # No progress from a warm start: begin again from a cold one.
                 is_warm = False
                 _restart_cold_kernel(program, may_shed, point, work)
             else:
@@ -961,7 +980,7 @@ class ThreadedNewton:
     Args:
         program: presolved program with G blocks (demands), n rows (links).
         may_shed: whether demand may be shed.
-        updates: (G,) number of entries of S that each block updates.
+        num_updates: (G,) number of entries of S that each block updates.
         threads: number of threads.
         pool: threads that assemble S.
     """
@@ -970,21 +989,21 @@ class ThreadedNewton:
         self,
         program: PresolvedProgram,
         may_shed: bool,
-        updates: FloatArray,
+        num_updates: FloatArray,
         threads: int,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._program = program
-        self._sheds = may_shed
+        self._may_shed = may_shed
         self._pool = pool
-        # Thread i assembles the blocks block_ptr[i]:block_ptr[i + 1], with equal sums of updates,
+        # Thread i assembles the blocks _part_ptr[i]:_part_ptr[i + 1], with equal sums of updates,
         # in a matrix (n, n) of its own; the first thread writes to work.schur.
         last_blocks = np.searchsorted(
-            np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads
+            np.cumsum(num_updates), num_updates.sum() * np.arange(1, threads) / threads
         )
-        self._block_ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
+        self._part_ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
         rows = len(program.capacity)
-        self._further_schur = [np.empty((rows, rows)) for _ in range(threads - 1)]
+        self._extra_schurs = [np.empty((rows, rows)) for _ in range(threads - 1)]
 
     def step(self, point: Iterate, work: Work) -> bool:
         """Move a point by one predictor-corrector iteration; return whether it made progress.
@@ -1001,25 +1020,25 @@ class ThreadedNewton:
             # factorisation that drops dependent rows.
             self._assemble_schur(point, work)
             _cholesky_kernel(work.schur)
-        return bool(_predict_and_correct_kernel(self._program, self._sheds, point, work))
+        return bool(_predict_and_correct_kernel(self._program, self._may_shed, point, work))
 
     def _assemble_schur(self, point: Iterate, work: Work) -> None:
         """Assemble S in ``work.schur``: the parts of all threads, their sum, the regularisation."""
         program = self._program
-        may_shed = self._sheds
-        block_ptr = self._block_ptr
-        parts = [work.schur, *self._further_schur]
+        may_shed = self._may_shed
+        part_ptr = self._part_ptr
+        schur_of_part = [work.schur, *self._extra_schurs]
 
         def accumulate_part(part: int) -> None:
             # Terms of the blocks of one thread; the first part includes the diagonal of slacks.
-            begin, end = block_ptr[part], block_ptr[part + 1]
+            begin, end = part_ptr[part], part_ptr[part + 1]
             _accumulate_schur_kernel(
-                program, may_shed, point, work, parts[part], begin, end, part == 0
+                program, may_shed, point, work, schur_of_part[part], begin, end, part == 0
             )
 
         _update_utility_terms_kernel(program, point, work)
-        list(self._pool.map(accumulate_part, range(len(parts))))
-        for schur_of_thread in self._further_schur:
+        list(self._pool.map(accumulate_part, range(len(schur_of_part))))
+        for schur_of_thread in self._extra_schurs:
             _add_lower_triangle(schur_of_thread, work.schur)
         _regularise_kernel(program, may_shed, work)
 
@@ -1043,14 +1062,14 @@ def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatAr
     """
     # With shedding, not all demand need be served, target gap 0: then one iteration.
     options = program, True, False, 0.0
-    _solve_by_steps(
+    _solve_on_several_threads(
         *options,
         1,
         splits,
         prices,
         COLD,
         np.zeros(1, np.bool_),
-        updates=np.ones(len(program.rate)),
+        num_updates=np.ones(len(program.rate)),
         threads=_WARM_UP_THREADS,
     )
     # Kernels that run only where LAPACK or a warm start fails.
@@ -1067,8 +1086,8 @@ def block_schur_updates(program: PresolvedProgram) -> FloatArray:
     """
     # Number of rows of each path (Q,) and of each block (G,).
     path_lengths = np.diff(program.row_ptr)
-    block_sizes = np.diff(program.block_row_ptr)
+    block_row_counts = np.diff(program.block_row_ptr)
     # Sum of the updates of the paths of each block, from cumulative sums over all paths.
     cumulative = np.append(0, np.cumsum(path_lengths * (path_lengths + 1) // 2))
     path_updates = np.diff(cumulative[program.block_ptr])
-    return np.asarray(path_updates + block_sizes * (block_sizes + 1) // 2, np.float64)
+    return np.asarray(path_updates + block_row_counts * (block_row_counts + 1) // 2, np.float64)

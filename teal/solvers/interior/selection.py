@@ -64,7 +64,7 @@ from teal.solvers.interior.starts import (
 
 # A column is selected if its profit is within this part of the demand's value of the best one, or
 # if it has at least this share at the start.
-_MARGIN = 0.03
+_PROFIT_MARGIN = 0.03
 _MIN_SHARE = 0.01
 # A column joins when its central share mu / z exceeds this, and its reduced cost z is below this
 # part of the demand's value.
@@ -73,9 +73,9 @@ _JOINING_MARGIN = 0.03
 # The search over selected columns ends after so many iterations in a row in which the gap has not
 # fallen below this part of its last value that counted as progress.
 _MAX_STALLED = 12
-_PROGRESS = 0.9
+_PROGRESS_RATIO = 0.9
 # All programs here may leave demand unserved.
-_SHEDS = True
+_MAY_SHED = True
 
 
 class Incumbent(NamedTuple):
@@ -87,7 +87,7 @@ class Incumbent(NamedTuple):
         share: (Q,) shares of the best value.
         price: (n,) dual prices of the best bound.
         value_and_bound: (2,) best value and best bound.
-        keep: (Q,) whether each column is in the restricted program.
+        is_selected: (Q,) whether each column is in the restricted program.
         row_price: (n,) prices of the present point; 0 for rows that are left out.
         path_price: (Q,) A' y of the present point.
         multiplier: (G,) multiplier of each block at the present point; 0 for blocks left out.
@@ -96,15 +96,16 @@ class Incumbent(NamedTuple):
     share: FloatArray
     price: FloatArray
     value_and_bound: FloatArray
-    keep: BoolArray
+    is_selected: BoolArray
     row_price: FloatArray
     path_price: FloatArray
     multiplier: FloatArray
 
 
 def supports(program: PresolvedProgram) -> bool:
-    """Return whether columns of a program can be selected: it has rows, and no upper bounds,
-    utilities, coefficients or minimised cost.
+    """Return whether columns of a program can be selected.
+
+    It must have rows, and no upper bounds, utilities, coefficients or minimised cost.
 
     Args:
         program: presolved program in which demand may be unserved.
@@ -120,7 +121,7 @@ def supports(program: PresolvedProgram) -> bool:
 
 @inner_kernel
 def select_columns(
-    program: PresolvedProgram, path_price: FloatArray, share: FloatArray, keep: BoolArray
+    program: PresolvedProgram, path_price: FloatArray, share: FloatArray, is_selected: BoolArray
 ) -> None:
     """Select the columns that can carry traffic at the optimum, by prices and shares.
 
@@ -131,14 +132,14 @@ def select_columns(
         program: presolved program of Q columns (paths) in G blocks (demands).
         path_price: (Q,) A' y, price of carrying all of the demand on each path.
         share: (Q,) share of its demand on each path.
-        keep: (Q,) whether each column is kept (written).
+        is_selected: (Q,) whether each column is kept (written).
     """
     for g in range(len(program.rate)):
         best_profit, value = _best_profit(program, path_price, g)
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             profit = program.column_value[q] - path_price[q]
-            is_close = profit >= best_profit - _MARGIN * value
-            keep[q] = is_close or share[q] > _MIN_SHARE
+            is_close = profit >= best_profit - _PROFIT_MARGIN * value
+            is_selected[q] = is_close or share[q] > _MIN_SHARE
 
 
 @inner_kernel
@@ -159,7 +160,9 @@ def _best_profit(program: PresolvedProgram, path_price: FloatArray, g: int) -> t
 
 
 @inner_kernel
-def _bound(program: PresolvedProgram, price: FloatArray, path_price: FloatArray) -> float:
+def _lagrangian_bound(
+    program: PresolvedProgram, price: FloatArray, path_price: FloatArray
+) -> float:
     """Return the Lagrangian bound of prices by all columns: c' y plus the best profits.
 
     Args:
@@ -195,82 +198,90 @@ def _scaled_value(
 
 
 @inner_kernel
-def _begin(
-    full: PresolvedProgram, gap: float, splits: FloatArray, prices: FloatArray
+def _set_up_search(
+    full_program: PresolvedProgram, gap: float, splits: FloatArray, prices: FloatArray
 ) -> tuple[Incumbent, Restricted, Iterate, Work, bool]:
-    """Return the incumbents, the restricted program, its starting point and workspace, and whether
-    the incumbents have the target gap already.
+    """Certify the given splits and prices, select columns by them, and set up the search.
 
     Args:
-        full: presolved program of Q columns (paths), G blocks (demands), n rows (links).
+        full_program: presolved program of Q columns (paths), G blocks (demands), n rows (links).
         gap: target of the certified gap.
         splits: (D K,) feasible share of its demand on each path k of demand d, at index d K + k.
         prices: (E,) dual price of each link, value per Gbit/s.
+
+    Returns:
+        incumbents, restricted program, its starting point and workspace, and whether the incumbents
+        have the target gap already.
     """
-    columns = len(full.column_value)
-    rows = len(full.capacity)
+    columns = len(full_program.column_value)
+    rows = len(full_program.capacity)
     # Certify the given splits and prices, which are the first incumbents.
-    initial = new_iterate(full)
-    set_point(full, _SHEDS, splits, prices, initial)
+    initial_point = new_iterate(full_program)
+    set_point(full_program, _MAY_SHED, splits, prices, initial_point)
     load = np.empty(rows)
-    link_loads(full, initial.share, load)
+    link_loads(full_program, initial_point.share, load)
     path_price = np.empty(columns)
-    path_prices(full, initial.price, path_price)
+    path_prices(full_program, initial_point.price, path_price)
     value_and_bound = np.empty(2)
-    value, factor = _scaled_value(full, initial.share, load)
-    bound = _bound(full, initial.price, path_price)
+    value, factor = _scaled_value(full_program, initial_point.share, load)
+    bound = _lagrangian_bound(full_program, initial_point.price, path_price)
     # Values and bounds that are no numbers certify nothing.
     value_and_bound[0] = value if value > -np.inf else -np.inf
     value_and_bound[1] = bound if bound < np.inf else np.inf
     # Select columns, unless no search is needed.
-    keep = np.zeros(columns, np.bool_)
-    reached = relative_gap(full, _SHEDS, value_and_bound[0], value_and_bound[1])
-    is_done = reached <= gap
+    is_selected = np.zeros(columns, np.bool_)
+    initial_gap = relative_gap(full_program, _MAY_SHED, value_and_bound[0], value_and_bound[1])
+    is_done = initial_gap <= gap
     if not is_done:
-        select_columns(full, path_price, initial.share, keep)
+        select_columns(full_program, path_price, initial_point.share, is_selected)
+    # The first incumbent: shares that fit the capacities.
     for q in range(columns):
-        initial.share[q] *= factor
+        initial_point.share[q] *= factor
     incumbent = Incumbent(
-        initial.share,
-        initial.price.copy(),
+        initial_point.share,
+        initial_point.price.copy(),
         value_and_bound,
-        keep,
+        is_selected,
         # row_price, path_price, multiplier
-        initial.price,
+        initial_point.price,
         path_price,
-        np.zeros(len(full.rate)),
+        np.zeros(len(full_program.rate)),
     )
-    restricted = restrict(full, keep)
+    restricted = restrict(full_program, is_selected)
     # Prices far from the optimum may select nothing that could bind: all columns then.
     if len(restricted.program.capacity) == 0 and not is_done:
-        keep[:] = True
-        restricted = restrict(full, keep)
+        is_selected[:] = True
+        restricted = restrict(full_program, is_selected)
     point = new_iterate(restricted.program)
-    work = new_work(restricted.program, _SHEDS)
+    work = new_work(restricted.program, _MAY_SHED)
     if is_done:
         return incumbent, restricted, point, work, True
     # Start near the splits and prices.
-    cold_start(restricted.program, _SHEDS, point)
-    warm_start(restricted.program, _SHEDS, point, splits, prices, start_for_gap(reached))
-    is_done = _update(full, incumbent, restricted, point, work) <= gap
+    cold_start(restricted.program, _MAY_SHED, point)
+    warm_start(restricted.program, _MAY_SHED, point, splits, prices, start_for_gap(initial_gap))
+    is_done = _update_incumbent(full_program, incumbent, restricted, point, work) <= gap
     return incumbent, restricted, point, work, is_done
 
 
 @inner_kernel
-def _update(
-    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
+def _update_incumbent(
+    full_program: PresolvedProgram,
+    incumbent: Incumbent,
+    restricted: Restricted,
+    point: Iterate,
+    work: Work,
 ) -> float:
     """Update the incumbents from the present point, and return the relative gap between them.
 
     Args:
-        full: presolved program of n rows (links).
+        full_program: presolved program of n rows (links).
         incumbent: incumbents (updated); row_price and path_price become those of the point.
         restricted: the restricted program.
         point: its present point; slacks that exceed capacity less load are reduced.
         work: its workspace; load is written.
     """
     # Allocation: it uses columns of the restricted program alone.
-    update_loads(restricted.program, _SHEDS, point, work)
+    update_loads(restricted.program, _MAY_SHED, point, work)
     value, factor = _scaled_value(restricted.program, point.share, work.load)
     if value > incumbent.value_and_bound[0]:
         incumbent.value_and_bound[0] = value
@@ -279,26 +290,32 @@ def _update(
             incumbent.share[restricted.column[q]] = factor * point.share[q]
     # Bound: by all columns.
     full_prices(restricted, point.price, incumbent.row_price)
-    path_prices(full, incumbent.row_price, incumbent.path_price)
-    bound = _bound(full, incumbent.row_price, incumbent.path_price)
+    path_prices(full_program, incumbent.row_price, incumbent.path_price)
+    bound = _lagrangian_bound(full_program, incumbent.row_price, incumbent.path_price)
     if bound < incumbent.value_and_bound[1]:
         incumbent.value_and_bound[1] = bound
         copy_into(incumbent.row_price, incumbent.price)
-    return relative_gap(full, _SHEDS, incumbent.value_and_bound[0], incumbent.value_and_bound[1])
+    return relative_gap(
+        full_program, _MAY_SHED, incumbent.value_and_bound[0], incumbent.value_and_bound[1]
+    )
 
 
 @inner_kernel
 def _mark_joining_columns(
-    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, mu: float
+    full_program: PresolvedProgram,
+    incumbent: Incumbent,
+    restricted: Restricted,
+    point: Iterate,
+    mu: float,
 ) -> int:
     """Mark the columns that join the restricted program, and return their number.
 
-    Those are columns with a reduced cost z = A' y - c - l below mu over a least share, and below a
-    part of the demand's value.
+    A column joins if its reduced cost z = A' y - c - l is small: so small that its central share
+    mu / z exceeds a limit, and below a part of the demand's value.
 
     Args:
-        full: presolved program of G blocks (demands).
-        incumbent: path_price is read; keep and multiplier are updated.
+        full_program: presolved program of G blocks (demands).
+        incumbent: path_price is read; ``is_selected`` and multiplier are updated.
         restricted: the restricted program.
         point: its present point.
         mu: mean complementarity of the point.
@@ -308,66 +325,75 @@ def _mark_joining_columns(
     for g in range(len(restricted.block)):
         incumbent.multiplier[restricted.block[g]] = point.multiplier[g]
     count = 0
-    for g in range(len(full.rate)):
-        _, value = _best_profit(full, incumbent.path_price, g)
-        largest = min(mu / _JOINING_SHARE, _JOINING_MARGIN * value)
-        for q in range(full.block_ptr[g], full.block_ptr[g + 1]):
-            reduced_cost = incumbent.path_price[q] - full.column_value[q] - incumbent.multiplier[g]
-            if not incumbent.keep[q] and reduced_cost < largest:
-                incumbent.keep[q] = True
+    for g in range(len(full_program.rate)):
+        _, demand_value = _best_profit(full_program, incumbent.path_price, g)
+        max_reduced_cost = min(mu / _JOINING_SHARE, _JOINING_MARGIN * demand_value)
+        for q in range(full_program.block_ptr[g], full_program.block_ptr[g + 1]):
+            reduced_cost = (
+                incumbent.path_price[q] - full_program.column_value[q] - incumbent.multiplier[g]
+            )
+            if not incumbent.is_selected[q] and reduced_cost < max_reduced_cost:
+                incumbent.is_selected[q] = True
                 count += 1
     return count
 
 
 @inner_kernel
 def _let_columns_join(
-    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
+    full_program: PresolvedProgram,
+    incumbent: Incumbent,
+    restricted: Restricted,
+    point: Iterate,
+    work: Work,
 ) -> tuple[Restricted, Iterate, Work, bool]:
-    """Return the restricted program with the columns that join, its point and workspace, and True;
-    the arguments and False where none joins.
+    """Let the columns with a large central share join the restricted program.
 
     Args:
-        full: presolved program.
-        incumbent: incumbents of the present point; keep is updated.
+        full_program: presolved program.
+        incumbent: incumbents of the present point; ``is_selected`` is updated.
         restricted: the restricted program.
         point: its present point.
         work: its workspace.
+
+    Returns:
+        restricted program, its point and workspace, and whether a column has joined; if none has,
+        they are the arguments.
     """
     program = restricted.program
     num_pairs = len(program.column_value) + len(program.capacity) + len(program.rate)
-    mu = complementarity_sum(point, work.step, _SHEDS, 0.0, 0.0) / num_pairs
-    if not _mark_joining_columns(full, incumbent, restricted, point, mu):
+    mu = complementarity_sum(point, work.step, _MAY_SHED, 0.0, 0.0) / num_pairs
+    if not _mark_joining_columns(full_program, incumbent, restricted, point, mu):
         return restricted, point, work, False
-    larger = restrict(full, incumbent.keep)
-    larger_point = new_iterate(larger.program)
-    carry_over(full, restricted, point, mu, larger, larger_point)
-    larger_work = new_work(larger.program, _SHEDS)
-    update_loads(larger.program, _SHEDS, larger_point, larger_work)
-    return larger, larger_point, larger_work, True
+    larger_restricted = restrict(full_program, incumbent.is_selected)
+    larger_point = new_iterate(larger_restricted.program)
+    carry_over(full_program, restricted, point, mu, larger_restricted, larger_point)
+    larger_work = new_work(larger_restricted.program, _MAY_SHED)
+    update_loads(larger_restricted.program, _MAY_SHED, larger_point, larger_work)
+    return larger_restricted, larger_point, larger_work, True
 
 
 @inner_kernel
 def _write_solution(
-    full: PresolvedProgram, incumbent: Incumbent, splits: FloatArray, prices: FloatArray
+    full_program: PresolvedProgram, incumbent: Incumbent, splits: FloatArray, prices: FloatArray
 ) -> None:
     """Write the incumbents in the layout of the network.
 
     Args:
-        full: presolved program of Q columns (paths), n rows (links).
+        full_program: presolved program of Q columns (paths), n rows (links).
         incumbent: incumbents.
         splits: (D K,) share of its demand on each path; entries outside the program stay (written).
         prices: (E,) dual price of each link, value per Gbit/s; 0 for links without a row (written).
     """
-    for q in range(len(full.column_value)):
-        splits[full.slot[q]] = incumbent.share[q]
+    for q in range(len(full_program.column_value)):
+        splits[full_program.slot[q]] = incumbent.share[q]
     fill(0.0, prices)
-    for r in range(len(full.capacity)):
-        prices[full.link[r]] = incumbent.price[r] * full.scale
+    for r in range(len(full_program.capacity)):
+        prices[full_program.link[r]] = incumbent.price[r] * full_program.scale
 
 
 @kernel
 def _solve_on_one_thread(
-    full: PresolvedProgram,
+    full_program: PresolvedProgram,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
@@ -382,24 +408,29 @@ def _solve_on_one_thread(
         number of iterations, whether they made no more progress, which ends the search, and number
         of columns at the end.
     """
-    incumbent, restricted, point, work, is_done = _begin(full, gap, splits, prices)
+    incumbent, restricted, point, work, is_done = _set_up_search(full_program, gap, splits, prices)
     iterations = 0
     is_stuck = False
-    last_reached = np.inf
-    stalled = 0
+    # Smallest gap that counted as progress, and iterations since then.
+    last_progress_gap = np.inf
+    num_stalled = 0
     while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
-        restricted, point, work, _ = _let_columns_join(full, incumbent, restricted, point, work)
-        if iterate(restricted.program, _SHEDS, point, work):
+        restricted, point, work, _ = _let_columns_join(
+            full_program, incumbent, restricted, point, work
+        )
+        if iterate(restricted.program, _MAY_SHED, point, work):
             iterations += 1
-            reached = _update(full, incumbent, restricted, point, work)
-            is_done = reached <= gap
+            present_gap = _update_incumbent(full_program, incumbent, restricted, point, work)
+            is_done = present_gap <= gap
             # Count the iterations since the gap has fallen.
-            stalled = 0 if reached < _PROGRESS * last_reached else stalled + 1
-            last_reached = reached if stalled == 0 else last_reached
-            is_stuck = not is_done and stalled >= _MAX_STALLED
+            num_stalled = (
+                0 if present_gap < _PROGRESS_RATIO * last_progress_gap else num_stalled + 1
+            )
+            last_progress_gap = present_gap if num_stalled == 0 else last_progress_gap
+            is_stuck = not is_done and num_stalled >= _MAX_STALLED
         else:
             is_stuck = True
-    _write_solution(full, incumbent, splits, prices)
+    _write_solution(full_program, incumbent, splits, prices)
     return iterations, is_stuck, len(restricted.column)
 
 
@@ -407,35 +438,43 @@ def _solve_on_one_thread(
 
 
 @kernel
-def _begin_kernel(
-    full: PresolvedProgram, gap: float, splits: FloatArray, prices: FloatArray
+def _set_up_search_kernel(
+    full_program: PresolvedProgram, gap: float, splits: FloatArray, prices: FloatArray
 ) -> tuple[Incumbent, Restricted, Iterate, Work, bool]:
-    return _begin(full, gap, splits, prices)
+    return _set_up_search(full_program, gap, splits, prices)
 
 
 @kernel
 def _let_columns_join_kernel(
-    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
+    full_program: PresolvedProgram,
+    incumbent: Incumbent,
+    restricted: Restricted,
+    point: Iterate,
+    work: Work,
 ) -> tuple[Restricted, Iterate, Work, bool]:
-    return _let_columns_join(full, incumbent, restricted, point, work)
+    return _let_columns_join(full_program, incumbent, restricted, point, work)
 
 
 @kernel
-def _update_kernel(
-    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
+def _update_incumbent_kernel(
+    full_program: PresolvedProgram,
+    incumbent: Incumbent,
+    restricted: Restricted,
+    point: Iterate,
+    work: Work,
 ) -> float:
-    return _update(full, incumbent, restricted, point, work)
+    return _update_incumbent(full_program, incumbent, restricted, point, work)
 
 
 @kernel
 def _write_solution_kernel(
-    full: PresolvedProgram, incumbent: Incumbent, splits: FloatArray, prices: FloatArray
+    full_program: PresolvedProgram, incumbent: Incumbent, splits: FloatArray, prices: FloatArray
 ) -> None:
-    _write_solution(full, incumbent, splits, prices)
+    _write_solution(full_program, incumbent, splits, prices)
 
 
-def _solve_by_steps(
-    full: PresolvedProgram,
+def _solve_on_several_threads(
+    full_program: PresolvedProgram,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
@@ -446,39 +485,46 @@ def _solve_by_steps(
     """Solve one program like :func:`_solve_on_one_thread`, with the Schur complement assembled on
     several threads.
     """
-    incumbent, restricted, point, work, is_done = _begin_kernel(full, gap, splits, prices)
+    incumbent, restricted, point, work, is_done = _set_up_search_kernel(
+        full_program, gap, splits, prices
+    )
     iterations = 0
     is_stuck = False
-    last_reached = np.inf
-    stalled = 0
+    # Smallest gap that counted as progress, and iterations since then.
+    last_progress_gap = np.inf
+    num_stalled = 0
     with ThreadPoolExecutor(threads) as pool:
 
         def newton_of(program: PresolvedProgram) -> ThreadedNewton:
-            return ThreadedNewton(program, _SHEDS, block_schur_updates(program), threads, pool)
+            return ThreadedNewton(program, _MAY_SHED, block_schur_updates(program), threads, pool)
 
         newton = newton_of(restricted.program)
         while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
             restricted, point, work, has_grown = _let_columns_join_kernel(
-                full, incumbent, restricted, point, work
+                full_program, incumbent, restricted, point, work
             )
             if has_grown:
                 newton = newton_of(restricted.program)
             if newton.step(point, work):
                 iterations += 1
-                reached = _update_kernel(full, incumbent, restricted, point, work)
-                is_done = reached <= gap
+                present_gap = _update_incumbent_kernel(
+                    full_program, incumbent, restricted, point, work
+                )
+                is_done = present_gap <= gap
                 # Count the iterations since the gap has fallen.
-                stalled = 0 if reached < _PROGRESS * last_reached else stalled + 1
-                last_reached = reached if stalled == 0 else last_reached
-                is_stuck = not is_done and stalled >= _MAX_STALLED
+                num_stalled = (
+                    0 if present_gap < _PROGRESS_RATIO * last_progress_gap else num_stalled + 1
+                )
+                last_progress_gap = present_gap if num_stalled == 0 else last_progress_gap
+                is_stuck = not is_done and num_stalled >= _MAX_STALLED
             else:
                 is_stuck = True
-    _write_solution_kernel(full, incumbent, splits, prices)
+    _write_solution_kernel(full_program, incumbent, splits, prices)
     return iterations, is_stuck, len(restricted.column)
 
 
 def solve_selected(
-    full: PresolvedProgram,
+    full_program: PresolvedProgram,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
@@ -493,7 +539,7 @@ def solve_selected(
     from the incumbents.
 
     Args:
-        full: presolved program of one matrix that :func:`supports` allows.
+        full_program: presolved program of one matrix that :func:`supports` allows.
         gap: target of the certified gap.
         max_iterations: largest number of iterations.
         splits: (D K,) feasible share of its demand on each path k of demand d; receives the
@@ -506,22 +552,24 @@ def solve_selected(
     Returns:
         number of iterations, and number of columns at the end.
     """
-    if on_threads and updates_for_threads(full) is not None:
+    if on_threads and updates_for_threads(full_program) is not None:
         threads = numba.get_num_threads()
-        iterations, is_stuck, columns = _solve_by_steps(
-            full, gap, max_iterations, splits, prices, stop, threads
+        iterations, is_stuck, columns = _solve_on_several_threads(
+            full_program, gap, max_iterations, splits, prices, stop, threads
         )
     else:
         iterations, is_stuck, columns = _solve_on_one_thread(
-            full, gap, max_iterations, splits, prices, stop
+            full_program, gap, max_iterations, splits, prices, stop
         )
     remaining = max_iterations - iterations
     if not is_stuck or stop[0] or remaining <= 0:
         return iterations, columns
     solve_all = solve_on_threads if on_threads else solve
     # False: solutions that leave demand unserved count, too.
-    further = solve_all(full, _SHEDS, False, gap, remaining, splits, prices, WARM, stop)
-    return iterations + further, len(full.column_value)
+    extra_iterations = solve_all(
+        full_program, _MAY_SHED, False, gap, remaining, splits, prices, WARM, stop
+    )
+    return iterations + extra_iterations, len(full_program.column_value)
 
 
 def warm_up_selection(
@@ -538,6 +586,6 @@ def warm_up_selection(
     stop = np.zeros(1, np.bool_)
     # Target gap 0: then one iteration.
     if is_large:
-        _solve_by_steps(program, 0.0, 1, splits, prices, stop, 2)
+        _solve_on_several_threads(program, 0.0, 1, splits, prices, stop, 2)
     else:
         _solve_on_one_thread(program, 0.0, 1, splits, prices, stop)

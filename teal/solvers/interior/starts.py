@@ -163,11 +163,11 @@ def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -
     """
     coefficient = program.coefficient
     # Without coefficients each link of a path carries its flow once.
-    is_plain = len(program.coefficient) == 0
+    has_unit_coefficients = len(program.coefficient) == 0
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             total = 0.0
-            if is_plain:
+            if has_unit_coefficients:
                 for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
                     total += price[program.row[i]]
             else:
@@ -187,11 +187,11 @@ def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray
     """
     coefficient = program.coefficient
     # Without coefficients each link of a path carries its flow once.
-    is_plain = len(program.coefficient) == 0
+    has_unit_coefficients = len(program.coefficient) == 0
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             flow = program.rate[g] * share[q]
-            if is_plain:
+            if has_unit_coefficients:
                 for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
                     out[program.row[i]] += flow
             else:
@@ -229,21 +229,21 @@ def carried_shares(program: PresolvedProgram, share: FloatArray, out: FloatArray
 
 
 @inner_kernel
-def _centred_share(distance: float, upper_bound: float, mu: float) -> float:
+def _centred_share(net_cost: float, upper_bound: float, mu: float) -> float:
     """Return the centred share x of a column with an upper bound u.
 
-    It solves mu / x - mu / (u - x) = distance; for -distance the result is u - x.
+    It solves ``mu / x - mu / (u - x) = net_cost``; for ``-net_cost`` the result is u - x.
 
     Args:
-        distance: cost of the column less the multiplier of its block.
+        net_cost: cost of the column less the multiplier of its block.
         upper_bound: u.
         mu: product of the share and its reduced cost, and of the bound's slack and its dual.
     """
-    scaled = distance * upper_bound
+    scaled = net_cost * upper_bound
     double_mu = 2 * mu
     root = np.hypot(scaled, double_mu)
-    # x = 2 mu u / (2 mu + scaled + root) solves the quadratic equation.  For a negative distance
-    # scaled + root = (2 mu)^2 / (root - scaled), which does not cancel.
+    # With a = (cost - multiplier) u and h = sqrt(a^2 + (2 mu)^2), the quadratic equation has the
+    # solution x = 2 mu u / (2 mu + a + h).  For a < 0, a + h = (2 mu)^2 / (h - a) does not cancel.
     denominator = scaled + root if scaled > 0 else double_mu * double_mu / (root - scaled)
     return float(double_mu * upper_bound / (double_mu + denominator))
 
@@ -279,40 +279,41 @@ def _block_multiplier(
     for q in range(first, end):
         if not (has_bounds and program.bound_index[q] >= 0):
             min_cost = min(min_cost, cost[q])
-    count = end - first + has_unserved
-    # Bracket: the sum of shares is below 1 at the lower end and above 1 at the upper one.
-    lower = min_cost - count * mu
+    num_shares = end - first + has_unserved
+    # Bracket of l: at the lower end each share is at most 1 over their number; at the upper end the
+    # cheapest share without an upper bound alone is 1.
+    lower = min_cost - num_shares * mu
     upper = min_cost - mu
     if has_bounds:
         for q in range(first, end):
-            lower = min(lower, cost[q] - count * mu)
+            lower = min(lower, cost[q] - num_shares * mu)
     multiplier = lower
     # Newton's method needs a few iterations; 60 bisections are enough for float64.
     for _ in range(60):
-        total = 0.0
+        share_sum = 0.0
         slope = 0.0
         # Sum of the shares and its derivative in l; index first - 1 stands for the unserved share.
         for q in range(first - has_unserved, end):
-            distance = (unserved_cost if q < first else cost[q]) - multiplier
-            bound = program.bound_index[q] if has_bounds and q >= first else -1
-            if bound >= 0:
-                upper_bound = program.upper_bound[bound]
-                share = _centred_share(distance, upper_bound, mu)
-                bound_slack = _centred_share(-distance, upper_bound, mu)
-                total += share
+            net_cost = (unserved_cost if q < first else cost[q]) - multiplier
+            bound_index = program.bound_index[q] if has_bounds and q >= first else -1
+            if bound_index >= 0:
+                upper_bound = program.upper_bound[bound_index]
+                share = _centred_share(net_cost, upper_bound, mu)
+                bound_slack = _centred_share(-net_cost, upper_bound, mu)
+                share_sum += share
                 slope += 1 / (mu / (share * share) + mu / (bound_slack * bound_slack))
             else:
-                total += mu / distance
-                slope += mu / (distance * distance)
-        if abs(total - 1) < 1e-10:
+                share_sum += mu / net_cost
+                slope += mu / (net_cost * net_cost)
+        if abs(share_sum - 1) < 1e-10:
             break
-        # The sum grows with l: narrow the bracket.
-        if total < 1:
+        # The sum of shares grows with l: narrow the bracket.
+        if share_sum < 1:
             lower = multiplier
         else:
             upper = multiplier
-        # Newton step on 1 / total, or bisection where it leaves the bracket.
-        multiplier += total * (1 - total) / slope
+        # Newton step on 1 / (sum of shares), or bisection where it leaves the bracket.
+        multiplier += share_sum * (1 - share_sum) / slope
         if not lower < multiplier < upper:
             multiplier = 0.5 * (lower + upper)
     return multiplier
@@ -387,11 +388,11 @@ def cold_start(program: PresolvedProgram, may_shed: bool, point: Iterate) -> Non
     else:
         # mu normalises the prices mu / slack: the sum of capacity times price is 1.
         point.theta[0] = _COLD_THETA * max_utilisation
-        total = 0.0
+        unscaled_price_sum = 0.0
         for r in range(rows):
             point.slack[r] = point.theta[0] * program.capacity[r] - load[r]
-            total += program.capacity[r] / point.slack[r]
-        mu = 1.0 / total
+            unscaled_price_sum += program.capacity[r] / point.slack[r]
+        mu = 1.0 / unscaled_price_sum
     # Centred prices, reduced costs and multipliers.
     for r in range(rows):
         point.price[r] = mu / point.slack[r]
@@ -401,8 +402,10 @@ def cold_start(program: PresolvedProgram, may_shed: bool, point: Iterate) -> Non
 @inner_kernel
 def _set_bound_slacks(program: PresolvedProgram, point: Iterate) -> None:
     """Set the slack (C,) of each column's upper bound: the bound less the share of the column."""
-    for bound in range(len(program.bounded)):
-        point.bound_slack[bound] = program.upper_bound[bound] - point.share[program.bounded[bound]]
+    for bound_index in range(len(program.bounded)):
+        point.bound_slack[bound_index] = (
+            program.upper_bound[bound_index] - point.share[program.bounded[bound_index]]
+        )
 
 
 @inner_kernel
@@ -435,17 +438,18 @@ def _centre_blocks(program: PresolvedProgram, may_shed: bool, mu: float, point: 
         point.unserved_dual[g] = unserved_cost - multiplier
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             point.reduced_cost[q] = cost[q] - multiplier
-    for bound in range(len(program.bounded)):
+    for bound_index in range(len(program.bounded)):
         # With an upper bound z - w = cost - l, z = mu / x and w = mu / (u - x).
-        q = program.bounded[bound]
-        distance = point.reduced_cost[q]
-        upper_bound = program.upper_bound[bound]
-        if distance < 0:
-            point.reduced_cost[q] = mu / _centred_share(distance, upper_bound, mu)
-            point.bound_dual[bound] = point.reduced_cost[q] - distance
+        q = program.bounded[bound_index]
+        net_cost = point.reduced_cost[q]
+        # The smaller one of z and w follows from its product mu, the other one from z - w.
+        upper_bound = program.upper_bound[bound_index]
+        if net_cost < 0:
+            point.reduced_cost[q] = mu / _centred_share(net_cost, upper_bound, mu)
+            point.bound_dual[bound_index] = point.reduced_cost[q] - net_cost
         else:
-            point.bound_dual[bound] = mu / _centred_share(-distance, upper_bound, mu)
-            point.reduced_cost[q] = distance + point.bound_dual[bound]
+            point.bound_dual[bound_index] = mu / _centred_share(-net_cost, upper_bound, mu)
+            point.reduced_cost[q] = net_cost + point.bound_dual[bound_index]
 
 
 @inner_kernel
@@ -478,6 +482,8 @@ def _set_warm_shares(
     for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
         if program.slot[q] >= 0:
             split_sum += splits[program.slot[q]]
+    # Factor on the splits; unserved share under the new shares; unserved share of the given splits
+    # that no shedding column has taken yet.
     normalisation = 1.0
     unserved = 1.0
     remaining_unserved = max(0.0, 1 - split_sum)
@@ -486,17 +492,18 @@ def _set_warm_shares(
         normalisation = 1 / split_sum if split_sum > 0 else 0.0
         mix = mix if split_sum > 0 else 1.0
     for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-        bound = program.bound_index[q] if has_bounds else -1
-        upper_bound = program.upper_bound[bound] if bound >= 0 else 1.0
+        bound_index = program.bound_index[q] if has_bounds else -1
+        upper_bound = program.upper_bound[bound_index] if bound_index >= 0 else 1.0
         if program.slot[q] >= 0:
             initial_share = normalisation * splits[program.slot[q]]
         else:
             # Shedding columns take the unserved share, the last step first.
             initial_share = min(upper_bound, remaining_unserved)
             remaining_unserved -= initial_share
+        # Mean of the cold-start share and of mu / z.
         central_share = 0.5 * (point.share[q] + mu / point.reduced_cost[q])
         point.share[q] = (1 - mix) * initial_share + mix * central_share
-        if bound >= 0:
+        if bound_index >= 0:
             point.share[q] = min(point.share[q], _MAX_BOUND_FRACTION * upper_bound)
         unserved -= point.share[q]
     if may_shed:
@@ -542,7 +549,7 @@ def warm_start(
     """
     rows = len(program.capacity)
     blocks = len(program.rate)
-    paths = len(program.column_value)
+    num_columns = len(program.column_value)
     price_sum = 0.0
     for r in range(rows):
         price_sum += prices[program.link[r]] / program.scale
@@ -563,7 +570,7 @@ def warm_start(
         value_scale = point.theta[0]
     # mu of each complementarity pair: initial_mu times the scale of the optimal value (1 or theta),
     # over the number of pairs.
-    mu = start.initial_mu * value_scale / (paths + rows + (blocks if may_shed else 0))
+    mu = start.initial_mu * value_scale / (num_columns + rows + (blocks if may_shed else 0))
     _centre_blocks(program, may_shed, mu, point)
     for g in range(blocks):
         _set_warm_shares(program, may_shed, point, splits, g, mu, start.mix)
@@ -583,12 +590,12 @@ def warm_start(
 
 @inner_kernel
 def carry_over(
-    full: PresolvedProgram,
-    old: Restricted,
+    full_program: PresolvedProgram,
+    old_restricted: Restricted,
     old_point: Iterate,
     mu: float,
-    new: Restricted,
-    point: Iterate,
+    new_restricted: Restricted,
+    new_point: Iterate,
 ) -> None:
     """Move an interior point of one restricted program to another one with more columns.
 
@@ -598,72 +605,78 @@ def carry_over(
     slack by the new shares, a primal residual that the next Newton steps remove.
 
     Args:
-        full: the full program of Q columns, G blocks, n rows.
-        old: restricted program of the point.
-        old_point: interior point of ``old``.
+        full_program: the full program of Q columns, G blocks, n rows.
+        old_restricted: restricted program of the point.
+        old_point: interior point of ``old_restricted``.
         mu: mean complementarity of the point.
-        new: restricted program that contains all columns of ``old``.
-        point: receives the point.
+        new_restricted: restricted program that contains all columns of ``old_restricted``.
+        new_point: receives the point.
     """
-    program = new.program
+    program = new_restricted.program
     # (Q,) and (G,) index of each column and block in the old program, -1 for a new one.
-    old_column = np.full(len(full.column_value), -1)
-    for i in range(len(old.column)):
-        old_column[old.column[i]] = i
-    old_block = np.full(len(full.rate), -1)
-    for i in range(len(old.block)):
-        old_block[old.block[i]] = i
+    old_column = np.full(len(full_program.column_value), -1)
+    for i in range(len(old_restricted.column)):
+        old_column[old_restricted.column[i]] = i
+    old_block = np.full(len(full_program.rate), -1)
+    for i in range(len(old_restricted.block)):
+        old_block[old_restricted.block[i]] = i
     # Present shares, and the loads (n',) that they cause.
-    for q in range(len(new.column)):
-        i = old_column[new.column[q]]
-        point.share[q] = old_point.share[i] if i >= 0 else 0.0
+    for q in range(len(new_restricted.column)):
+        i = old_column[new_restricted.column[q]]
+        new_point.share[q] = old_point.share[i] if i >= 0 else 0.0
     load = np.empty(len(program.capacity))
-    link_loads(program, point.share, load)
+    link_loads(program, new_point.share, load)
     # Rows: present ones stay; a new one has the slack that the loads leave.
-    for r in range(len(new.row)):
-        i = new.row[r]
+    for r in range(len(new_restricted.row)):
+        i = new_restricted.row[r]
         if i < 0:
             continue
-        if old.row[r] >= 0:
-            point.price[i] = old_point.price[old.row[r]]
-            point.slack[i] = old_point.slack[old.row[r]]
+        if old_restricted.row[r] >= 0:
+            new_point.price[i] = old_point.price[old_restricted.row[r]]
+            new_point.slack[i] = old_point.slack[old_restricted.row[r]]
         else:
             capacity = program.capacity[i]
-            point.slack[i] = max(capacity - load[i], _MIN_NEW_SLACK * capacity)
-            point.price[i] = mu / point.slack[i]
+            new_point.slack[i] = max(capacity - load[i], _MIN_NEW_SLACK * capacity)
+            new_point.price[i] = mu / new_point.slack[i]
     # (Q',) cost of each column: A' y less its value.
     cost = np.empty(len(program.column_value))
-    path_prices(program, point.price, cost)
+    path_prices(program, new_point.price, cost)
     axpy(-1.0, program.column_value, cost)
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
-        earlier = old_block[new.block[g]]
+        # Index of the block in the old program, -1 for a new one.
+        old_block_index = old_block[new_restricted.block[g]]
         # A demand without columns so far is unserved.
-        point.multiplier[g] = old_point.multiplier[earlier] if earlier >= 0 else -mu
-        point.unserved[g] = old_point.unserved[earlier] if earlier >= 0 else 1.0
+        new_point.multiplier[g] = (
+            old_point.multiplier[old_block_index] if old_block_index >= 0 else -mu
+        )
+        new_point.unserved[g] = old_point.unserved[old_block_index] if old_block_index >= 0 else 1.0
         # The multiplier falls so far that the reduced costs z of new columns are large enough.
-        multiplier = point.multiplier[g]
+        new_multiplier = new_point.multiplier[g]
         for q in range(first, end):
-            if old_column[new.column[q]] < 0:
-                multiplier = min(multiplier, cost[q] - mu / _MAX_NEW_SHARE)
+            if old_column[new_restricted.column[q]] < 0:
+                new_multiplier = min(new_multiplier, cost[q] - mu / _MAX_NEW_SHARE)
         # Unserved share, and reduced costs: falling multipliers and new rows only raise them.
-        fall = point.multiplier[g] - multiplier
-        point.multiplier[g] = multiplier
-        point.unserved_dual[g] = fall
-        point.unserved_dual[g] += old_point.unserved_dual[earlier] if earlier >= 0 else mu
-        total = 1.0
+        multiplier_decrease = new_point.multiplier[g] - new_multiplier
+        new_point.multiplier[g] = new_multiplier
+        new_point.unserved_dual[g] = multiplier_decrease
+        new_point.unserved_dual[g] += (
+            old_point.unserved_dual[old_block_index] if old_block_index >= 0 else mu
+        )
+        # Sum of all shares: 1 at the present point, plus the shares mu / z of new columns.
+        share_sum = 1.0
         for q in range(first, end):
-            i = old_column[new.column[q]]
+            i = old_column[new_restricted.column[q]]
             if i >= 0:
-                least = old_point.reduced_cost[i] + fall
-                point.reduced_cost[q] = max(least, cost[q] - multiplier)
+                min_reduced_cost = old_point.reduced_cost[i] + multiplier_decrease
+                new_point.reduced_cost[q] = max(min_reduced_cost, cost[q] - new_multiplier)
             else:
-                point.reduced_cost[q] = cost[q] - multiplier
-                point.share[q] = mu / point.reduced_cost[q]
-                total += point.share[q]
+                new_point.reduced_cost[q] = cost[q] - new_multiplier
+                new_point.share[q] = mu / new_point.reduced_cost[q]
+                share_sum += new_point.share[q]
         # The shares of the demand sum to 1.
-        if total > 1:
-            point.unserved[g] /= total
+        if share_sum > 1:
+            new_point.unserved[g] /= share_sum
             for q in range(first, end):
-                point.share[q] /= total
+                new_point.share[q] /= share_sum

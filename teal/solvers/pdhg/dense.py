@@ -65,18 +65,18 @@ class Point:
 
     def towards(self, target: Point, weight: Tensor) -> Point:
         """Return the point self + weight (target - self), with a weight of each matrix, (B,)."""
-        w = weight[:, None]
+        row_weight = weight[:, None]
         return Point(
-            self.splits + w[..., None] * (target.splits - self.splits),
-            self.dual + w * (target.dual - self.dual),
+            self.splits + row_weight[..., None] * (target.splits - self.splits),
+            self.dual + row_weight * (target.dual - self.dual),
         )
 
-    def where(self, rows: Tensor, alternative: Point) -> Point:
-        """Return this point in the matrices where ``rows`` (B,) is true, else ``alternative``."""
-        r = rows[:, None]
+    def where(self, mask: Tensor, alternative: Point) -> Point:
+        """Return this point in the matrices where ``mask`` (B,) is true, else ``alternative``."""
+        row_mask = mask[:, None]
         return Point(
-            torch.where(r[..., None], self.splits, alternative.splits),
-            torch.where(r, self.dual, alternative.dual),
+            torch.where(row_mask[..., None], self.splits, alternative.splits),
+            torch.where(row_mask, self.dual, alternative.dual),
         )
 
 
@@ -109,6 +109,7 @@ def scaling(problem: Problem) -> Scaling:
     # its own step size.
     if problem.max_share is None:
         inverse_capacity_sum = inverse_capacity_sum.amax(-1, keepdim=True)
+    # Positive, also for links without a path and demands without a live path.
     return Scaling(
         objective_scale=objective_scale,
         inverse_capacity_sum=torch.where(inverse_capacity_sum > 0, inverse_capacity_sum, 1),
@@ -139,8 +140,11 @@ def start(problem: Problem, scale: Scaling, state: SolveState | None) -> Point:
     splits = torch.zeros_like(problem.even_splits)
     dual = torch.zeros_like(problem.capacity)
     if state is not None:
-        positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
-        splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], positive, 0)
+        # Finite splits >= 0 on the paths of demands; y = price * capacity.
+        finite_splits = (
+            state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+        )
+        splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], finite_splits, 0)
         prices = state.prices.clamp(min=0)
         # Prices of links alone can be sanitised; rows of side conditions have none here.
         if prices.shape[1] == problem.topology.num_links:
@@ -153,9 +157,11 @@ def start(problem: Problem, scale: Scaling, state: SolveState | None) -> Point:
         return Point(
             splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale
         )
+    # Min-max program: splits with the sum 1; y with the sum 1, equal on all live links where all
+    # are 0.
     splits = scaled_to_one(problem, splits)
-    initial_dual = (problem.capacity > 0).to(dual)
-    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, initial_dual)
+    equal_dual = (problem.capacity > 0).to(dual)
+    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, equal_dual)
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 
 
@@ -170,19 +176,21 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
         scale: step sizes of the program.
     """
     demand = problem.routable_demand
+    # |w|^2 = sum of demand h; over S in a min-max program.
     squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(
         1
     ) / scale.load_scale[:, 0]
+    # y from the loads of the trial routing.
     if problem.price_set.on_simplex:
-        guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
+        dual_guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
     else:
         # S is the value of all demand.
         total_demand = demand.sum(1, keepdim=True)
         mean_scaled_value = 1 / torch.where(total_demand > 0, total_demand, 1)
-        guess = guess_dual(
+        dual_guess = guess_dual(
             problem.capacity, problem.loads(problem.first_path_splits), mean_scaled_value
         )
-    return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
+    return initial_primal_weight(scale.full_path_utilisation, dual_guess, squared_primal_distance)
 
 
 class DenseEngine:
@@ -249,6 +257,7 @@ class DenseEngine:
         )
         if self._projected_splits is None or splits is None:
             raise RuntimeError("keep() called before check(): no allocation to store")
+        # Replace splits and prices of the chosen matrices.
         has_new_allocation = has_new_allocation.to(new_prices.device)
         has_new_prices = has_new_prices.to(new_prices.device)
         splits = torch.where(has_new_allocation[:, None, None], self._projected_splits, splits)
@@ -269,13 +278,14 @@ class DenseEngine:
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
     """Estimate the GPU memory of the solve of one matrix, in bytes, without the path set."""
     # Splits of z, z_0 and T(z), node flows, demands and h in ``dtype``; the rest in float64.
-    size = dtype.itemsize
-    slots = paths.leaf.size
-    nodes = paths.trie.num_nodes
-    iteration = size * (3 * slots + nodes + 2 * paths.num_demands)
+    entry_bytes = dtype.itemsize
+    num_path_slots = paths.leaf.size
+    num_nodes = paths.trie.num_nodes
+    iteration_bytes = entry_bytes * (3 * num_path_slots + num_nodes + 2 * paths.num_demands)
+    # Add the float64 tensors: splits, node flows and demands of checks, and links.
     return (
-        iteration
-        + _SLOT_BYTES * slots
-        + 8 * (nodes + 2 * paths.num_demands)
+        iteration_bytes
+        + _SLOT_BYTES * num_path_slots
+        + 8 * (num_nodes + 2 * paths.num_demands)
         + _LINK_BYTES * paths.num_links
     )

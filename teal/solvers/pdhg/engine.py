@@ -36,7 +36,7 @@ MAX_SHARE_CHANGE = 3.0
 _DEFAULT_PRIMAL_WEIGHT = 0.02
 # Sum of guess_dual's y in a min-max program.  The optimal y sum to 1, but on fewer links, each
 # with a larger y; 4 compensates, as measured on B4, GEANT, UsCarrier and Kdl.
-_BALANCED_DUAL_SUM = 4.0
+_MIN_MAX_DUAL_SUM = 4.0
 
 
 @runtime_checkable
@@ -138,5 +138,11 @@ def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor |
     utilisation = torch.where(live, trial_load / capacity.clamp(min=1e-300), 0)
     if mean_scaled_value is not None:
         return torch.where(utilisation > 1, capacity * mean_scaled_value, 0)
-    tight = torch.where(utilisation >= 0.5 * utilisation.amax(1, keepdim=True), capacity, 0)
-    return _BALANCED_DUAL_SUM * tight / tight.sum(1, keepdim=True).clamp(min=1e-300)
+    candidate_capacity = torch.where(
+        utilisation >= 0.5 * utilisation.amax(1, keepdim=True), capacity, 0
+    )
+    return (
+        _MIN_MAX_DUAL_SUM
+        * candidate_capacity
+        / candidate_capacity.sum(1, keepdim=True).clamp(min=1e-300)
+    )

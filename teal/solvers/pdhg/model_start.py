@@ -78,7 +78,7 @@ class ModelStart:
     ) -> None:
         self._problem = problem
         self._engine = engine
-        self._gap = gap
+        self._target_gap = gap
         self._starter = starter
         self._is_warm = is_warm
         self.was_used = False
@@ -92,15 +92,15 @@ class ModelStart:
         Args:
             gap: gap of the first gap check.
         """
-        rounds = rounds_for(self._starter, self._expected_iterations(gap))
+        num_rounds = rounds_for(self._starter, self._expected_iterations(gap))
         paths = self._problem.paths
-        size = _SCAN_OFFSET + paths.scan_size
+        offset_scan_size = _SCAN_OFFSET + paths.scan_size
         # The iterations of several matrices share their reads of the paths; a model's rounds do
         # not.
         return self._problem.batch * (
             _BASE_ITERATIONS
-            + _CALL_COST / size
-            + rounds * (_PASS_COST + _LINK_COST * paths.num_links / size)
+            + _CALL_COST / offset_scan_size
+            + num_rounds * (_PASS_COST + _LINK_COST * paths.num_links / offset_scan_size)
         )
 
     def saves_time(self, gap: float) -> bool:
@@ -109,7 +109,8 @@ class ModelStart:
         Args:
             gap: gap of the first gap check.
         """
-        if self._is_warm and gap <= _NEAR_GAP_FACTOR * self._gap:
+        # A warm start near the target needs few iterations.
+        if self._is_warm and gap <= _NEAR_GAP_FACTOR * self._target_gap:
             return False
         return _SAVED_SHARE * self._expected_iterations(gap) > self.cost(gap)
 
@@ -129,7 +130,7 @@ class ModelStart:
 
     def _expected_iterations(self, gap: float) -> float:
         """Predict the iterations without the model, from the ``gap`` of the first gap check."""
-        return expected_iterations(gap, self._gap, is_warm=self._is_warm)
+        return expected_iterations(gap, self._target_gap, is_warm=self._is_warm)
 
 
 def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> float:

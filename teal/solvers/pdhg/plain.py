@@ -41,10 +41,10 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
         point: iterate z: splits w (B, D, K) and dual variables y (B, E).
         primal_weight: (B,) omega, the factor of dual step sizes.
     """
-    inverse = problem.inverse_capacity
+    inverse_capacity = problem.inverse_capacity
     primal_weight = primal_weight[:, None]
     # Primal step: a gradient step, then projection onto the demand sets.
-    scaled_price = problem.ops.path_sum(point.dual * inverse)
+    scaled_price = problem.ops.path_sum(point.dual * inverse_capacity)
     scaled_value = problem.path_value / scale.objective_scale[..., None]
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     unprojected = point.splits + (scaled_value - scaled_price) * primal_step
@@ -54,7 +54,7 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     value_step = primal_step / scale.objective_scale[..., None]
     splits = problem.demand_set.project(unprojected, problem.path_mask, slope, value_step)
     # Dual step at the extrapolated splits.
-    utilisation = problem.loads(2 * splits - point.splits) * inverse
+    utilisation = problem.loads(2 * splits - point.splits) * inverse_capacity
     dual_step = primal_weight / scale.full_path_utilisation
     live = problem.capacity > 0
     return Point(
@@ -76,10 +76,12 @@ def distances(
         scale: step sizes h and m of the program.
         a, b: points: splits (B, D, K) and dual variables (B, E).
     """
+    # Splits in the norm sum of demand h w^2.
     primal_metric = problem.demand[..., None] * scale.inverse_capacity_sum
     squared_primal = (primal_metric * (a.splits - b.splits).square()).sum(
         (1, 2)
     ) / scale.load_scale[:, 0]
+    # Dual variables in the norm sum of m y^2; their coupling with the utilisations.
     squared_dual = (scale.full_path_utilisation * (a.dual - b.dual).square()).sum(1)
     utilisation = problem.loads(a.splits - b.splits) * problem.inverse_capacity / scale.load_scale
     return squared_primal, squared_dual, 2 * ((a.dual - b.dual) * utilisation).sum(1)
@@ -152,19 +154,23 @@ class PlainEngine(DenseEngine):
             old_scale: (B, D, 1) present scale.
         """
         problem = self._problem
+        # Geometric mean of scale and served share, with a limited change.
         share = self._current.splits.sum(-1, keepdim=True).clamp(MIN_SHARE, 1)
         new_scale = (old_scale * share).sqrt()
         new_scale = torch.minimum(
             torch.maximum(new_scale, old_scale / MAX_SHARE_CHANGE), old_scale * MAX_SHARE_CHANGE
         )
-        self._share_scale = scale = torch.where(is_restart[:, None, None], new_scale, old_scale)
+        self._share_scale = updated_scale = torch.where(
+            is_restart[:, None, None], new_scale, old_scale
+        )
         # Failed paths are included: a larger m is still a valid step size.
-        flow = problem.ops.mask * scale * problem.routable_demand[..., None]
-        load = problem.ops.link_sum(flow) * problem.inverse_capacity
+        flow = problem.ops.mask * updated_scale * problem.routable_demand[..., None]
+        utilisation = problem.ops.link_sum(flow) * problem.inverse_capacity
+        # h and m of the new step sizes.
         self._scale = dataclasses.replace(
             self._scale,
-            inverse_capacity_sum=self._initial_inverse_capacity_sum / scale,
-            full_path_utilisation=torch.where(load > 0, load, 1e-30),
+            inverse_capacity_sum=self._initial_inverse_capacity_sum / updated_scale,
+            full_path_utilisation=torch.where(utilisation > 0, utilisation, 1e-30),
         )
 
     def _iterate_once(self) -> None:
@@ -185,46 +191,52 @@ class PlainEngine(DenseEngine):
         self._stepped = stepped = self._step(current, self._primal_weight)
         # Fixed-point error in the norm of the step sizes.
         primal_distance, dual_distance, coupling = self._distances(stepped, current)
-        error = (
+        fixed_point_error = (
             (self._primal_weight * primal_distance - coupling + dual_distance / self._primal_weight)
             .clamp(min=0)
             .sqrt()
         )
         # Halpern's average of the anchor and the reflected step (Lu & Yang 2024).
         halpern_weight = (self._cycle_iterations + 1) / (self._cycle_iterations + 2)
-        average = anchor.towards(
+        averaged_point = anchor.towards(
             current.towards(stepped, torch.full_like(halpern_weight, 2.0)), halpern_weight
         )
-        average = Point(average.splits, average.dual.clamp(min=0))
+        averaged_point = Point(averaged_point.splits, averaged_point.dual.clamp(min=0))
         # Primal weight for the next restart: towards the ratio of the distances moved.
         squared_primal_distance, squared_dual_distance, _ = self._distances(stepped, anchor)
         has_moved = (squared_primal_distance > MIN_SQUARED_DISTANCE) & (
             squared_dual_distance > MIN_SQUARED_DISTANCE
         )
-        ratio = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
-        new_weight = torch.where(
-            has_moved, (self._primal_weight * ratio).sqrt(), self._primal_weight
+        distance_ratio = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
+        new_primal_weight = torch.where(
+            has_moved, (self._primal_weight * distance_ratio).sqrt(), self._primal_weight
         )
-        # PDLP's restart criteria.
+        # PDLP's restart criteria, not in the first iteration of a cycle: sufficient decrease of the
+        # error; necessary decrease while it grows; or a long cycle.
         self._total_iterations = self._total_iterations + 1
         cycle_iterations = torch.where(is_restart, 0, self._cycle_iterations + 1)
         is_first_iteration = self._first_error < 0
         is_restart_next = ~is_restart & ~is_first_iteration
         is_restart_next &= (
-            (error <= RESTART_SUFFICIENT * self._first_error)
-            | ((error <= RESTART_NECESSARY * self._first_error) & (error > self._last_error))
+            (fixed_point_error <= RESTART_SUFFICIENT * self._first_error)
+            | (
+                (fixed_point_error <= RESTART_NECESSARY * self._first_error)
+                & (fixed_point_error > self._last_error)
+            )
             | (cycle_iterations >= RESTART_ARTIFICIAL * self._total_iterations)
         )
+        # First error of the cycle; -1 from a restart until it is measured.
         self._first_error = torch.where(
-            is_restart, -1, torch.where(is_first_iteration, error, self._first_error)
+            is_restart, -1, torch.where(is_first_iteration, fixed_point_error, self._first_error)
         )
+        # The primal weight changes only at restarts, and within limits.
         min_weight = self._initial_primal_weight / MAX_WEIGHT_CHANGE
         max_weight = self._initial_primal_weight * MAX_WEIGHT_CHANGE
-        new_weight = torch.minimum(torch.maximum(new_weight, min_weight), max_weight)
-        self._primal_weight = torch.where(is_restart, new_weight, self._primal_weight)
+        new_primal_weight = torch.minimum(torch.maximum(new_primal_weight, min_weight), max_weight)
+        self._primal_weight = torch.where(is_restart, new_primal_weight, self._primal_weight)
         # At a restart, continue from T(z) as the new anchor.
-        self._current = stepped.where(is_restart, average)
+        self._current = stepped.where(is_restart, averaged_point)
         self._anchor = stepped.where(is_restart, anchor)
         self._cycle_iterations = cycle_iterations
         self._is_restart_due = is_restart_next
-        self._last_error = error
+        self._last_error = fixed_point_error

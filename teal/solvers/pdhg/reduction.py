@@ -34,12 +34,12 @@ def spans_decades(problem: Problem) -> Tensor:
     The largest capacity or demand then exceeds 10,000 times the smallest live capacity.
     """
     live = problem.capacity > 0
-    largest = torch.where(live, problem.capacity, 0).amax(1)
-    smallest = torch.where(live, problem.capacity, torch.inf).amin(1)
+    largest_capacity = torch.where(live, problem.capacity, 0).amax(1)
+    smallest_capacity = torch.where(live, problem.capacity, torch.inf).amin(1)
     if not problem.demand.shape[1]:
-        return largest > MAX_CAPACITY_RATIO * smallest
-    return (largest > MAX_CAPACITY_RATIO * smallest) | (
-        problem.demand.amax(1) > MAX_CAPACITY_RATIO * smallest
+        return largest_capacity > MAX_CAPACITY_RATIO * smallest_capacity
+    return (largest_capacity > MAX_CAPACITY_RATIO * smallest_capacity) | (
+        problem.demand.amax(1) > MAX_CAPACITY_RATIO * smallest_capacity
     )
 
 
@@ -68,11 +68,13 @@ def has_ordinary_numbers(problem: Problem) -> bool:
         return False
     extremes = problem.extremes
     min_magnitude, max_magnitude = _ORDINARY_MAGNITUDES
-    smallest = extremes.smallest_live_capacity
-    largest = max(extremes.largest_capacity, extremes.largest_demand)
+    smallest_capacity = extremes.smallest_live_capacity
+    largest_magnitude = max(extremes.largest_capacity, extremes.largest_demand)
+    # Capacities and demands within the range and four decades; values within the range, except in a
+    # min-max program, which has none.
     return (
-        min_magnitude <= smallest < math.inf
-        and largest <= min(max_magnitude, MAX_CAPACITY_RATIO * smallest)
+        min_magnitude <= smallest_capacity < math.inf
+        and largest_magnitude <= min(max_magnitude, MAX_CAPACITY_RATIO * smallest_capacity)
         and (
             problem.price_set.on_simplex or min_magnitude <= extremes.largest_value <= max_magnitude
         )
@@ -112,97 +114,109 @@ class Reduction:
     def __init__(self, original: Problem) -> None:
         # Largest capacity (B,) and value per Gbit/s give the units.
         self.original = original
-        self.problem = usable = original.usable
+        self.problem = usable_problem = original.usable
         largest_capacity = (
-            usable.capacity.amax(1) if usable.topology.num_links else torch.ones(usable.batch)
+            usable_problem.capacity.amax(1)
+            if usable_problem.topology.num_links
+            else torch.ones(usable_problem.batch)
         )
-        largest_value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
-        self._unit = _power_of_two_unit(largest_capacity)[:, None]
+        largest_value = (
+            usable_problem.demand_value.amax()
+            if len(usable_problem.demand_value)
+            else torch.ones(())
+        )
+        self._capacity_unit = _power_of_two_unit(largest_capacity)[:, None]
         self._value_unit = _power_of_two_unit(largest_value)
         # Units are powers of two per matrix.  A min-max program has a separate unit of demand,
         # since its utilisations may have any scale.
-        demand_unit = self._unit
-        if usable.price_set.on_simplex and usable.demand.shape[1]:
-            demand_unit = _power_of_two_unit(usable.demand.amax(1))[:, None]
-        is_negligible = (usable.capacity > 0) & (
-            usable.capacity < _CLOSED_CAPACITY_RATIO * largest_capacity[:, None]
+        demand_unit = self._capacity_unit
+        if usable_problem.price_set.on_simplex and usable_problem.demand.shape[1]:
+            demand_unit = _power_of_two_unit(usable_problem.demand.amax(1))[:, None]
+        is_negligible = (usable_problem.capacity > 0) & (
+            usable_problem.capacity < _CLOSED_CAPACITY_RATIO * largest_capacity[:, None]
         )
         # Close links of negligible capacity.  Not in a min-max program, where such a link may be
         # the only path of a demand and decide the optimum; nor under a utility, where every demand
         # with a path must have a share.
         self._closed = is_negligible & (
-            not usable.demand_set.carries_all and usable.utility is None
+            not usable_problem.demand_set.carries_all and usable_problem.utility is None
         )
         if (
-            bool((self._unit != 1).any())
+            bool((self._capacity_unit != 1).any())
             or bool((demand_unit != 1).any())
             or bool(self._value_unit != 1)
             or bool(self._closed.any())
         ):
             # Scale units and close links.
-            exact = usable.to(torch.float64)
+            float64_problem = usable_problem.to(torch.float64)
             self.problem = dataclasses.replace(
-                exact,
-                demand=exact.demand / demand_unit,
-                capacity=torch.where(self._closed, 0, exact.capacity) / self._unit,
-                demand_value=exact.demand_value / self._value_unit,
-                link_cost=exact.link_cost / self._value_unit,
+                float64_problem,
+                demand=float64_problem.demand / demand_unit,
+                capacity=torch.where(self._closed, 0, float64_problem.capacity)
+                / self._capacity_unit,
+                demand_value=float64_problem.demand_value / self._value_unit,
+                link_cost=float64_problem.link_cost / self._value_unit,
             )
         # If presolve changed capacities only, feasible splits stay feasible.
-        self._only_capacity_changed = self.problem is usable and usable.demand is original.demand
+        self._only_capacity_changed = (
+            self.problem is usable_problem and usable_problem.demand is original.demand
+        )
 
     def reduced(self, state: SolveState | None) -> SolveState | None:
         """Translate a warm start of the original program to the presolved program."""
         if state is None or self.problem is self.original:
             return state
+        # Splits as shares of the usable demand; prices in the units of the presolved program.
         return SolveState(
-            state.splits / self._share(),
+            state.splits / self._usable_share(),
             state.prices / self._price_unit(),
             is_predicted=state.is_predicted,
         )
 
-    def result(self, reduced: SolveResult, target_gap: float) -> SolveResult:
+    def result(self, reduced_result: SolveResult, target_gap: float) -> SolveResult:
         """Translate a result of the presolved program to the original one, and certify it there.
 
         Args:
-            reduced: result of the presolved program.
+            reduced_result: result of the presolved program.
             target_gap: target gap; a matrix that reaches it in the presolved program only is
                 reported as stopped by rounding (``Stop.ROUNDING``).
         """
         # Includes programs whose demand and capacity are all usable.
         if self.problem is self.original:
-            return reduced
-        exact = self.original.to(torch.float64)
-        # Splits, projected where demands changed.
+            return reduced_result
+        float64_original = self.original.to(torch.float64)
+        # Splits as shares of the original demand, feasible there, and those of the last step.
         if self._only_capacity_changed:
-            splits = reduced.splits
-            last_splits = reduced.state.splits
+            splits = reduced_result.splits
+            last_splits = reduced_result.state.splits
         else:
-            usable_share = self._share()
-            splits = project(exact, reduced.splits * usable_share, _REFILL_ROUNDS)
-            last_splits = reduced.state.splits * usable_share
-        prices = reduced.prices * self._price_unit()
-        if not exact.price_set.on_simplex:
+            usable_share = self._usable_share()
+            splits = project(float64_original, reduced_result.splits * usable_share, _REFILL_ROUNDS)
+            last_splits = reduced_result.state.splits * usable_share
+        prices = reduced_result.prices * self._price_unit()
+        if not float64_original.price_set.on_simplex:
             # A closed link gets the price at which no path over it is profitable.
-            prices = torch.where(self._closed, exact.demand_value.amax(), prices)
+            prices = torch.where(self._closed, float64_original.demand_value.amax(), prices)
             # Extend the bound to removed demand and capacity; prices above the largest value (the
             # 1.0) tighten no bound.
-            prices = _extended_prices(exact, usable_prices(exact, prices, max_ratio=1.0))
+            prices = _extended_prices(
+                float64_original, usable_prices(float64_original, prices, max_ratio=1.0)
+            )
         # Value, bound and gap of the original program, at prices with finite sums.
-        prices = usable_prices(exact, prices)
-        value = exact.value(splits)
-        bound = dual_bound(exact, prices)
-        state = SolveState(last_splits, reduced.state.prices * self._price_unit())
-        gaps = gap(exact, value, bound)
+        prices = usable_prices(float64_original, prices)
+        value = float64_original.value(splits)
+        bound = dual_bound(float64_original, prices)
+        state = SolveState(last_splits, reduced_result.state.prices * self._price_unit())
+        gaps = gap(float64_original, value, bound)
         # A target gap that only the presolved program reaches was missed by rounding.
         stopped_by = tuple(
             Stop.ROUNDING
             if stop is Stop.GAP and not original_gap <= target_gap * (1 + _GAP_ROUNDING)
             else stop
-            for stop, original_gap in zip(reduced.stopped_by, gaps.tolist(), strict=True)
+            for stop, original_gap in zip(reduced_result.stopped_by, gaps.tolist(), strict=True)
         )
         return dataclasses.replace(
-            reduced,
+            reduced_result,
             splits=splits,
             prices=prices,
             value=value,
@@ -212,18 +226,18 @@ class Reduction:
             stopped_by=stopped_by,
         )
 
-    def _share(self) -> Tensor:
+    def _usable_share(self) -> Tensor:
         """Return (B, D, 1) the usable share of each demand; 1 for a demand of 0."""
         demand = self.original.demand.to(torch.float64)
-        usable = self.original.usable.demand.to(torch.float64)
-        return torch.where(demand > 0, usable / demand, 1)[..., None]
+        usable_demand = self.original.usable.demand.to(torch.float64)
+        return torch.where(demand > 0, usable_demand / demand, 1)[..., None]
 
     def _price_unit(self) -> Tensor:
         """Return (B, 1) the price in the original program over the price in the presolved one."""
         return (
-            1 / self._unit
+            1 / self._capacity_unit
             if self.problem.price_set.on_simplex
-            else self._value_unit.expand_as(self._unit)
+            else self._value_unit.expand_as(self._capacity_unit)
         )
 
 
@@ -242,23 +256,29 @@ def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
         problem: the original program.
         prices: (B, E) value per Gbit/s, from the presolved program.
     """
+    # Links wider than all usable demand become free.
     prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
     # All demand is usable.
     if problem.demand is problem.usable.demand:
         return prices
     # (B, D) demands larger than the capacity of their paths; (B, D * K) profit of their paths and
     # bottleneck link of each path.
-    exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
-    value = problem.path_value
+    exceeds_capacity = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
+    marginal_value = problem.path_value
+    # Under value steps: value in the step of the last usable Gbit/s.
     if (steps := problem.usable.steps) is not None:
-        value = value - (problem.demand_value * (1 - steps.last_level().to(prices)))[..., None]
-    profit = torch.where(problem.path_mask, value - problem.ops.path_sum(prices), 0)
-    profit = torch.where(exceeds[..., None], profit.clamp(min=0), 0).flatten(1)
+        marginal_value = (
+            marginal_value - (problem.demand_value * (1 - steps.last_level().to(prices)))[..., None]
+        )
+    # Profits that the price increases remove: those of demands larger than their paths' capacity.
+    profit = torch.where(problem.path_mask, marginal_value - problem.ops.path_sum(prices), 0)
+    profit = torch.where(exceeds_capacity[..., None], profit.clamp(min=0), 0).flatten(1)
     bottleneck_link = problem.ops.path_max(-problem.capacity)[1].clamp(min=0).flatten(1)
     # Twice the rounding of a sum of prices, so that the new profit is 0 and not just above it.
     price_increase = profit + torch.where(
         profit > 0, _PRICE_ROUNDING * problem.demand_value.amax(), 0
     )
+    # The price of a link rises by the largest profit of the paths that it limits.
     return prices + torch.zeros_like(prices).scatter_reduce(
         1, bottleneck_link, price_increase, "amax"
     )

@@ -124,8 +124,8 @@ class _CheckSchedule:
     """Schedule of the full gap checks of a search.
 
     Attributes:
-        next_check: iterations at the latest next check.
-        last_check: iterations at the last check; -1 before the first.
+        next_check_iteration: iterations at the latest next check.
+        last_check_iteration: iterations at the last check; -1 before the first.
         model_iterations: iterations that the start from a model counts for; 0 without one.
         refill_rounds: rounds in each check that allocate unused capacity to unserved demand; above
             0 after a start from samples, whose bound is tight and value is not.
@@ -133,8 +133,8 @@ class _CheckSchedule:
         iteration_s: seconds of an iteration; 0 before the first.
     """
 
-    next_check: int = FIRST_CHECK
-    last_check: int = -1
+    next_check_iteration: int = FIRST_CHECK
+    last_check_iteration: int = -1
     model_iterations: int = 0
     refill_rounds: int = 0
     check_s: float = 0.0
@@ -142,20 +142,21 @@ class _CheckSchedule:
 
     def is_due(self, num_iterations: int) -> bool:
         """Whether the next check is due after ``num_iterations``."""
-        return num_iterations >= self.next_check
+        return num_iterations >= self.next_check_iteration
 
     def may_be_early(self, num_iterations: int) -> bool:
         """Whether a check after ``num_iterations`` may come before the next one is due."""
-        earliest = _MIN_CHECK_GROWTH * (self.last_check + self.model_iterations)
+        earliest = _MIN_CHECK_GROWTH * (self.last_check_iteration + self.model_iterations)
         return not self.refill_rounds and num_iterations + self.model_iterations >= earliest
 
     def latest_next_check(self) -> int:
         """Return the number of iterations at which the next check is due at the latest."""
+        # A multiple of the iterations at the last check, with those that a model counts for.
         latest = (
-            math.ceil(_MAX_CHECK_GROWTH * (self.last_check + self.model_iterations))
+            math.ceil(_MAX_CHECK_GROWTH * (self.last_check_iteration + self.model_iterations))
             - self.model_iterations
         )
-        return max(self.last_check + 2, latest)
+        return max(self.last_check_iteration + 2, latest)
 
 
 class Search:
@@ -263,45 +264,51 @@ class Search:
         engine = self._engine
         schedule = _CheckSchedule()
         num_iterations = 0
-        stop = Stop.ITERATIONS
+        stop_reason = Stop.ITERATIONS
         if warm:
             self._check_warm_start(schedule, deadline)
         # Sampled demands replace a cold start and a poor warm start.
         if self._max_iterations > 0 and (not warm or self._exceeds_target(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
+            # The gap check of a sample counts as the check after 0 iterations.
             if sampled_check_s:
                 schedule.check_s = sampled_check_s
-                schedule.last_check = 0
-                schedule.next_check = self._check_after_samples(0)
+                schedule.last_check_iteration = 0
+                schedule.next_check_iteration = self._check_after_samples(0)
                 schedule.refill_rounds = LAST_REFILL
         while num_iterations < self._max_iterations and not self._is_done:
-            num_steps = self._num_steps(num_iterations, schedule, deadline.remaining_s)
-            if not num_steps:
-                stop = Stop.DEADLINE
+            iterations_to_test = self._iterations_to_next_test(
+                num_iterations, schedule, deadline.remaining_s
+            )
+            if not iterations_to_test:
+                stop_reason = Stop.DEADLINE
                 break
             # Iterate, up to the next test of the bound.
             advance_begin = time.perf_counter()
-            iteration_bound = engine.advance(num_steps).numpy()
+            iteration_bound = engine.advance(iterations_to_test).numpy()
             self._is_refilled = False
-            schedule.iteration_s = (time.perf_counter() - advance_begin) / num_steps
-            num_iterations = num_iterations + num_steps
+            schedule.iteration_s = (time.perf_counter() - advance_begin) / iterations_to_test
+            num_iterations = num_iterations + iterations_to_test
             # Check when due, early if promising, or certify the bound if it reaches the target.
             # The engine's bound ignores rounding of float32, so it only triggers checks.
             newest_bound = self._tighter_bound(iteration_bound)
-            if self._reaches_target(newest_bound) and num_iterations < schedule.next_check:
+            if (
+                self._reaches_target(newest_bound)
+                and num_iterations < schedule.next_check_iteration
+            ):
                 self._update_bound(engine.certify().numpy())
             elif schedule.is_due(num_iterations) or (
                 schedule.may_be_early(num_iterations) and self._is_promising(newest_bound)
             ):
                 self._check_by_schedule(num_iterations, schedule, deadline)
                 if self._may_stall and self._has_stalled(num_iterations):
-                    stop = Stop.STALLED
+                    stop_reason = Stop.STALLED
                     break
             yield
         # Last check, which also allocates unused capacity to unserved demand.
         if not self._is_done and not self._is_refilled:
             self._check(LAST_REFILL)
-        return num_iterations, stop if self._unfinished().any() else Stop.GAP
+        return num_iterations, stop_reason if self._unfinished().any() else Stop.GAP
 
     def _check_warm_start(self, schedule: _CheckSchedule, deadline: Deadline) -> None:
         """Run the gap checks of a warm start, before the first iteration.
@@ -314,15 +321,17 @@ class Search:
             deadline: deadline of the search.
         """
         schedule.check_s = self._check()
-        schedule.last_check = 0
-        schedule.next_check = 1
+        schedule.last_check_iteration = 0
+        schedule.next_check_iteration = 1
         if not (self._is_refilled or self._is_done or self._exceeds_target(_REFILLABLE_GAP_FACTOR)):
             self._check(LAST_REFILL)
         iteration_s = schedule.check_s / _CHECK_COST
         if self._max_iterations > 0 and self._start_from_model(deadline.remaining_s, iteration_s):
             schedule.model_iterations = _MODEL_ITERATIONS
 
-    def _num_steps(self, num_iterations: int, schedule: _CheckSchedule, remaining_s: float) -> int:
+    def _iterations_to_next_test(
+        self, num_iterations: int, schedule: _CheckSchedule, remaining_s: float
+    ) -> int:
         """Return the number of iterations to the next test of the bound; 0 if none ends in time."""
         # Reserve the time of the last check.
         iteration_s = schedule.iteration_s
@@ -330,14 +339,18 @@ class Search:
         reserve_s = _LAST_CHECK_COST * check_s + iteration_s
         if remaining_s <= reserve_s:
             return 0
-        num_steps = min(
+        # Up to the next test of the bound, the iteration limit and the next check.
+        iterations_to_test = min(
             self._iterations_per_test,
             self._max_iterations - num_iterations,
-            schedule.next_check - num_iterations,
+            schedule.next_check_iteration - num_iterations,
         )
+        # No more than the remaining time permits, by the time of the last iterations.
         if iteration_s and math.isfinite(remaining_s):
-            num_steps = min(num_steps, int((remaining_s - reserve_s) / iteration_s))
-        return max(1, num_steps)
+            iterations_to_test = min(
+                iterations_to_test, int((remaining_s - reserve_s) / iteration_s)
+            )
+        return max(1, iterations_to_test)
 
     def _check_by_schedule(
         self, num_iterations: int, schedule: _CheckSchedule, deadline: Deadline
@@ -351,16 +364,18 @@ class Search:
             deadline: deadline of the search.
         """
         schedule.check_s = self._check(schedule.refill_rounds)
-        schedule.last_check = num_iterations
-        model_s = deadline.remaining_s - _LAST_CHECK_COST * schedule.check_s
-        if self._start_from_model(model_s, schedule.iteration_s):
+        schedule.last_check_iteration = num_iterations
+        # Time for the model, after the last check has its reserve.
+        max_model_s = deadline.remaining_s - _LAST_CHECK_COST * schedule.check_s
+        if self._start_from_model(max_model_s, schedule.iteration_s):
             schedule.model_iterations = _MODEL_ITERATIONS
         if self._report is not None:
             self._report(num_iterations, float(self._incumbent_gaps.max()))
-        schedule.next_check = schedule.latest_next_check()
+        # After a start from samples the next check may be due earlier.
+        schedule.next_check_iteration = schedule.latest_next_check()
         if schedule.refill_rounds:
-            schedule.next_check = min(
-                schedule.next_check, self._check_after_samples(num_iterations)
+            schedule.next_check_iteration = min(
+                schedule.next_check_iteration, self._check_after_samples(num_iterations)
             )
 
     def _start_from_samples(self, deadline: Deadline) -> Steps[float]:
@@ -377,12 +392,17 @@ class Search:
             _SAMPLING_GAP_FACTOR if self._problem.utility is None else _FAIR_SAMPLING_GAP_FACTOR
         )
         while self._sampled is not None and self._exceeds_target(near_gap_factor):
-            remaining = deadline.remaining_s - _LAST_CHECK_COST * check_s
-            if remaining <= 0:
+            remaining_time_s = deadline.remaining_s - _LAST_CHECK_COST * check_s
+            if remaining_time_s <= 0:
                 break
-            sample_end = Deadline(time.perf_counter() + _SAMPLE_TIME_SHARE * remaining, deadline)
+            # Solve a sample in a share of the remaining time, and respond to its prices.
+            sample_deadline = Deadline(
+                time.perf_counter() + _SAMPLE_TIME_SHARE * remaining_time_s, deadline
+            )
             if not (
-                yield from self._sampled.respond(torch.from_numpy(self._unfinished()), sample_end)
+                yield from self._sampled.respond(
+                    torch.from_numpy(self._unfinished()), sample_deadline
+                )
             ):
                 break
             self._is_refilled = False
@@ -394,11 +414,11 @@ class Search:
             yield
         return check_s
 
-    def _start_from_model(self, seconds: float, iteration_s: float) -> bool:
+    def _start_from_model(self, max_model_s: float, iteration_s: float) -> bool:
         """Restart from the model where that saves time; later calls do nothing.
 
         Args:
-            seconds: time limit of the model.
+            max_model_s: time limit of the model.
             iteration_s: seconds of an iteration.
 
         Returns:
@@ -412,7 +432,8 @@ class Search:
         # An infinite gap predicts no number of iterations.
         if not math.isfinite(gap):
             return False
-        if model.cost(gap) * iteration_s > seconds or not model.saves_time(gap):
+        # The model would take too long, or longer than the iterations that it saves.
+        if model.cost(gap) * iteration_s > max_model_s or not model.saves_time(gap):
             return False
         model.start(gap)
         self._check(LAST_REFILL)
@@ -442,6 +463,7 @@ class Search:
         ``_STALL_GAP_RATIO`` times its earlier value.  Records this check in the history.
         """
         max_gap = float(self._incumbent_gaps.max())
+        # Gaps of the checks at no more than 1 / _STALL_SPAN of the present iterations.
         earlier_gaps = [
             gap
             for earlier_iterations, gap in self._history
@@ -533,6 +555,7 @@ class Search:
         begin = time.perf_counter()
         # A min-max program (sense -1) has no unserved demand.
         self._is_refilled = refill == LAST_REFILL or self._sense < 0
+        # The refill rounds end early where value / bound reaches 1 - target gap.
         value, bound = (
             tensor.numpy() for tensor in self._engine.check(refill, 1 - self._target_gap)
         )
@@ -557,13 +580,14 @@ class Search:
         )
         splits, prices = self._engine.incumbent()
         state = SolveState(splits, prices)
+        # Under max_concurrent_flow: project the splits, and convert the bound.
         if problem.solved is not problem:
             bound = from_score(problem, self._sense * bound)
             splits = project(problem, splits)
             value = problem.value(splits).cpu()
         # Computed on the host, and moved to the device in one copy.
-        values_on_host = torch.stack([value, bound, certified_gap(problem, value, bound)])
-        value, bound, gap = values_on_host.to(splits.device).unbind()
+        stacked_results = torch.stack([value, bound, certified_gap(problem, value, bound)])
+        value, bound, gap = stacked_results.to(splits.device).unbind()
         return SolveResult(
             splits=splits,
             prices=prices,

@@ -82,7 +82,7 @@ class Pdhg:
     ) -> None:
         self._kernel_kind = form
         self._dtype = dtype
-        self._first = first
+        self._first_program = first
         self._may_stall = may_stall
         self._may_replace_start = may_replace_start
         self.detail = ""
@@ -110,7 +110,7 @@ class Pdhg:
         """
         if not FusedEngine.accepts(problem):
             return math.inf
-        features = (self._first or FirstMatrixProgram(problem)).features(gap)
+        features = (self._first_program or FirstMatrixProgram(problem)).features(gap)
         return cost_model.seconds("pdhg", features, is_warm=start.state is not None)
 
     def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
@@ -128,26 +128,28 @@ class Pdhg:
         engine_class, max_batch = self._engine_class(problem, dtype)
         results: list[SolveResult] = []
         origins: list[Origin] = []
-        for first in range(0, problem.batch, max_batch):
-            rows = slice(first, first + max_batch)
-            part = problem if max_batch >= problem.batch else problem.rows(rows)
+        for first_row in range(0, problem.batch, max_batch):
+            rows = slice(first_row, first_row + max_batch)
+            batch_part = problem if max_batch >= problem.batch else problem.rows(rows)
             state = None if start.state is None else start.state.rows(rows)
             # Each part gets time in proportion to its number of matrices.
             begin = time.perf_counter()
-            deadline = limits.deadline.share(part.batch / (problem.batch - first))
-            engine = engine_class(part, state, dtype)
+            deadline = limits.deadline.share(batch_part.batch / (problem.batch - first_row))
+            engine = engine_class(batch_part, state, dtype)
             # Start that may replace ``state``: sampled demands, or a model.
             sampled = None
             model = None
             if self._may_replace_start and isinstance(engine, FusedEngine):
-                if starts_from_samples(part, limits.gap, self._kernel_kind):
-                    sampled = SampledStart(part, engine, limits.gap, start.model)
-                elif start.model is not None and may_start_from_model(part, self._kernel_kind):
+                if starts_from_samples(batch_part, limits.gap, self._kernel_kind):
+                    sampled = SampledStart(batch_part, engine, limits.gap, start.model)
+                elif start.model is not None and may_start_from_model(
+                    batch_part, self._kernel_kind
+                ):
                     is_warm = state is not None
-                    model = ModelStart(part, engine, limits.gap, start.model, is_warm=is_warm)
+                    model = ModelStart(batch_part, engine, limits.gap, start.model, is_warm=is_warm)
             # Search to the target gap.
             search = Search(
-                part,
+                batch_part,
                 engine,
                 limits.gap,
                 limits.max_iterations,
@@ -158,6 +160,7 @@ class Pdhg:
                 model=model,
             )
             results.append((yield from search.run_steps(deadline, warm=state is not None)))
+            # Start that the search has used.
             origin = start.origin
             if sampled is not None and sampled.was_used:
                 origin = Origin.SAMPLE
@@ -166,6 +169,7 @@ class Pdhg:
             origins.append(origin)
             # Free the memory for the next part.
             del search, sampled, model, engine
+        # Each kind of start once, in the order of the parts.
         self.detail = ", ".join(dict.fromkeys(origins))
         return results[0] if len(results) == 1 else merged(results)
 

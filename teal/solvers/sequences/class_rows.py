@@ -117,10 +117,10 @@ def _split_class(
 def warm_up_kernels() -> None:
     """Compile the kernels of this module on one row, before a time limit begins."""
     splits = np.zeros((1, 1))
-    ones = np.zeros((1, 1))
+    zeros = np.zeros((1, 1))
     with threads_for(splits.size):
-        _sum_class_flows(splits, ones[0], ones, np.zeros((1, 1)))
-        _split_class(splits, ones[0], ones, 0, np.zeros(1, np.int64), splits)
+        _sum_class_flows(splits, zeros[0], zeros, np.zeros((1, 1)))
+        _split_class(splits, zeros[0], zeros, 0, np.zeros(1, np.int64), splits)
 
 
 class ClassRows:
@@ -140,7 +140,7 @@ class ClassRows:
         assert problem.classes is not None
         self._classes = problem.classes
         self._problem = problem.to(torch.float64)
-        exact = self._problem
+        problem64 = self._problem
         # Rows of node pairs if the engine supports them and classes share pairs; else one per
         # demand.
         demands = np.arange(problem.paths.num_demands)
@@ -149,13 +149,13 @@ class ClassRows:
         self.is_merged = len(pair_rows.first) < len(demands)
         self._rows = pair_rows if self.is_merged else separate_rows
         # (B, C, R) demand of each class in each row, Gbit/s.
-        self._all_class_demands = exact.demand.new_zeros(
+        self._all_class_demands = problem64.demand.new_zeros(
             problem.batch, len(self._classes), len(self._rows.first)
         )
-        for class_index, block in enumerate(self._classes.blocks):
-            self._all_class_demands[:, class_index, torch.from_numpy(self._rows.row[block])] = (
-                exact.demand[:, block]
-            )
+        for class_index, class_slice in enumerate(self._classes.blocks):
+            self._all_class_demands[
+                :, class_index, torch.from_numpy(self._rows.row[class_slice])
+            ] = problem64.demand[:, class_slice]
         self._programs: dict[int, Problem] = {}
         # Cache per class: the last prices (B, E), and the cost of each row's cheapest path (B, R).
         self._cheapest_costs: dict[int, tuple[Tensor, Tensor]] = {}
@@ -176,15 +176,15 @@ class ClassRows:
 
     def _new_program(self, class_index: int) -> Problem:
         """Build the program of the classes up to ``class_index``, with a value of 1 per Gbit/s."""
-        exact = self._problem
+        problem64 = self._problem
         # Conditions may need all demands, so that lower classes stay, without value.
-        if exact.conditions:
+        if problem64.conditions:
             return dataclasses.replace(
-                exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
+                problem64, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
             )
         # Separate rows: the demands of these classes come first.
         if not self.is_merged:
-            part = exact.first_demands(int(self._classes.ptr[class_index + 1]))
+            part = problem64.first_demands(int(self._classes.ptr[class_index + 1]))
             return dataclasses.replace(
                 part,
                 objective=Objective(ObjectiveName.WEIGHTED_FLOW),
@@ -193,13 +193,13 @@ class ClassRows:
         # Merged rows: demand of all these classes, over the paths of the node pair.
         demand = self._class_demands(class_index).sum(1)
         paths = self._rows.paths
-        ops = exact.ops
+        ops = problem64.ops
         if demand.shape[1] < paths.num_demands:
             paths = first_demands(paths, demand.shape[1])
-        if paths is not exact.paths:
-            ops = make_path_ops(paths, exact.ops.device)
+        if paths is not problem64.paths:
+            ops = make_path_ops(paths, problem64.ops.device)
         return dataclasses.replace(
-            exact,
+            problem64,
             paths=paths,
             ops=ops,
             objective=Objective(ObjectiveName.WEIGHTED_FLOW),
@@ -229,7 +229,8 @@ class ClassRows:
         steps = None
         if class_index:
             step_end = self._class_demands(class_index).cumsum(1)
-            # End of each class as a share of the row's demand; exactly 1 for the last class.
+            # A step for each class: its end as a share of the row's demand, exactly 1 for the last
+            # class, and its value over that of the highest class.
             step_end = torch.where(step_end[:, -1:] > 0, step_end / step_end[:, -1:], 1)
             steps = ValueSteps((weight / weight[0])[None], step_end.transpose(1, 2).contiguous())
         return dataclasses.replace(
@@ -243,17 +244,17 @@ class ClassRows:
         # Divide the flows of the rows, matrix by matrix and class by class.
         last_class = len(self._classes) - 1
         out = np.empty((len(splits), int(self._classes.ptr[-1]), splits.shape[2]))
-        parts = zip(*self._arrays(last_class, splits), out, strict=True)
+        parts = zip(*self._kernel_arrays(last_class, splits), out, strict=True)
         for row_splits, demand, class_demands, demand_splits in parts:
-            for class_index, block in enumerate(self._classes.blocks):
-                with threads_for(demand_splits[block].size):
+            for class_index, class_slice in enumerate(self._classes.blocks):
+                with threads_for(demand_splits[class_slice].size):
                     _split_class(
                         row_splits,
                         demand,
                         class_demands,
                         class_index,
-                        self._rows.row[block],
-                        demand_splits[block],
+                        self._rows.row[class_slice],
+                        demand_splits[class_slice],
                     )
         return torch.from_numpy(out).to(splits)
 
@@ -294,13 +295,13 @@ class ClassRows:
         # Sums of each matrix over parts of the rows, in parallel.
         sums = np.zeros((len(splits), _SUM_PARTS, class_index + 1))
         for row_splits, demand, class_demands, out in zip(
-            *self._arrays(class_index, splits), sums, strict=True
+            *self._kernel_arrays(class_index, splits), sums, strict=True
         ):
             with threads_for(row_splits.size + class_demands.size):
                 _sum_class_flows(row_splits, demand, class_demands, out)
         return torch.from_numpy(sums.sum(1)).to(splits.device)
 
-    def _arrays(
+    def _kernel_arrays(
         self, class_index: int, splits: Tensor
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the arrays that the kernels read for the program of a class.

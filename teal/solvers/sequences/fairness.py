@@ -108,28 +108,33 @@ def fair_flows(
     for iteration in range(iterations):
         if iteration and deadline is not None and deadline.is_over:
             return flow_sum / num_averaged if num_averaged else flows
-        # Level of each path: smallest level of its links.
+        # Level of each path: the smallest level of its links, as minus the largest of -level.
         path_level = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best_level = path_level.amax(-1, keepdim=True)
-        # Exponent q, rising geometrically, and weights of the paths of a demand.
+        # Exponent q, rising geometrically; unscaled weights of the paths of a demand.
         exponent = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (
             iteration / iterations
         )
-        share = torch.where(
+        path_weight = torch.where(
             problem.path_mask, (path_level / best_level.clamp(min=_MIN_DIVISOR)) ** exponent, 0
         )
         # Rates, divided among the best paths, and their average.
         rate = torch.minimum(problem.demand, weight * best_level[..., 0])
-        flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
+        flows = (
+            rate[..., None]
+            * path_weight
+            / path_weight.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
+        )
         if iteration >= _AVERAGED_FROM * iterations:
             flow_sum = flow_sum + flows
             num_averaged = num_averaged + 1
         # Lower the levels of overloaded links, raise those of others.
         utilisation = problem.ops.link_sum(flows) * problem.inverse_capacity
-        change = utilisation.clamp(min=1 / _MAX_CHANGE, max=_MAX_CHANGE) ** (
+        # The exponent -gamma approaches 0 with the iterations.
+        level_factor = utilisation.clamp(min=1 / _MAX_CHANGE, max=_MAX_CHANGE) ** (
             -_FIRST_CHANGE_EXPONENT / (1 + iteration / (_HALVING_SHARE * iterations))
         )
-        level = torch.minimum(level * change, max_level)
+        level = torch.minimum(level * level_factor, max_level)
         yield
     return flow_sum / max(1, num_averaged)
 
@@ -160,7 +165,7 @@ def is_bottlenecked(
     path_index, link_index = (torch.from_numpy(array) for array in problem.paths.incidences())
     demand_index = torch.div(path_index, problem.paths.num_paths, rounding_mode="floor")
     # Fully served demands, then demands with a bottleneck on every live path.
-    result = rates >= (1 - tolerance) * problem.demand
+    is_served_or_limited = rates >= (1 - tolerance) * problem.demand
     for b in range(problem.batch):
         # Largest level of the demands that use each link.
         is_used = flows[b].reshape(-1)[path_index] > tolerance * rates[b][demand_index]
@@ -175,8 +180,8 @@ def is_bottlenecked(
         is_demand_limited = (
             is_path_limited.view(problem.paths.leaf.shape) | ~problem.path_mask[b]
         ).all(-1)
-        result[b] |= is_demand_limited
-    return result
+        is_served_or_limited[b] |= is_demand_limited
+    return is_served_or_limited
 
 
 def fairness(rates: Tensor, reference: Tensor, min_rate: float) -> Tensor:

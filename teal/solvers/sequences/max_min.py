@@ -49,10 +49,10 @@ _MIN_VIOLATION_SHARE = 0.4
 # Utilisation from which a link counts as full.  The flows of the initial guess overload links by a
 # few per cent: with 0.9 three times as many demands counted as confined, with 1.3 all demands had
 # to be routed six times on Kdl, with 1.1 once.
-_FULL_LINK = 1.1
+_FULL_UTILISATION = 1.1
 # Share of the largest capacity value of a link below which a price counts as rounding.
-_NO_PRICE_SHARE = 1e-3
-_MAX_CONFINED = 0.5  # share of the demands above which confined programs save nothing
+_MIN_PRICE_SHARE = 1e-3
+_MAX_CONFINED_SHARE = 0.5  # share of the demands above which confined programs save nothing
 _PROGRAM_ITERATIONS = 1000  # iteration limit of a program; its bound is then used as it is
 _MIN_GAP = 1e-7  # smallest target gap of programs: float64 sums certify no smaller one
 _MAX_PROGRAMS = 400  # limit per matrix; tens are usual
@@ -99,7 +99,9 @@ class WaterFilling:
         self._update_rates()
         # (E,) links with a price in some cut, and full links.
         self._cut_links = torch.zeros_like(self.prices, dtype=torch.bool)
-        cut_links = problem.utilisation_of(problem.ops.link_sum(flows[None]))[0] >= _FULL_LINK
+        cut_links = (
+            problem.utilisation_of(problem.ops.link_sum(flows[None]))[0] >= _FULL_UTILISATION
+        )
         for cut in self._filling.cuts:
             cut_links |= torch.from_numpy(cut.prices > 0).to(cut_links.device)
         # Program of the confined demands, and their indices; None for all demands.
@@ -148,24 +150,25 @@ class WaterFilling:
             return
         self._cut_links = self._cut_links | links
         problem = self._problem
+        # Columns that load a link by a part or several times (segment lists) have no such program.
         if not problem.ops.counts_once:
             return
         # Demands whose cheapest path is above 0 if cut links cost 1 and others 0.
-        crossed = problem.ops.path_max(self._cut_links.to(torch.float64)[None])[0]
-        confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
+        crosses_cut_link = problem.ops.path_max(self._cut_links.to(torch.float64)[None])[0]
+        confined_index = (problem.cheapest_path_cost(crosses_cut_link)[0] > 0).nonzero()[:, 0]
         # A program of no demand, or of most of them, saves nothing: use all demands.
-        if not 0 < len(confined) <= _MAX_CONFINED * len(self.rate):
+        if not 0 < len(confined_index) <= _MAX_CONFINED_SHARE * len(self.rate):
             self._confined_problem = problem
             self._confined_demands = None
             return
-        self._confined_demands = confined.cpu().numpy()
+        self._confined_demands = confined_index.cpu().numpy()
         paths = of_demands(problem.paths, self._confined_demands)
         self._confined_problem = dataclasses.replace(
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
-            demand=problem.demand[:, confined],
-            demand_value=problem.demand_value[confined],
+            demand=problem.demand[:, confined_index],
+            demand_value=problem.demand_value[confined_index],
         )
 
     def tasks(self, gap: float) -> SubTasks:
@@ -198,15 +201,18 @@ class WaterFilling:
                 if is_complete or num_levels > len(unconfirmed_levels)
                 else unconfirmed_levels[num_levels - 1]
             )
-            part, demands = (
+            routed_problem, routed_demands = (
                 (self._problem, None)
                 if is_complete
                 else (self._confined_problem, self._confined_demands)
             )
             # Route the rates, limited to the cap.
-            is_complete = is_complete or (demands is None and level_cap == math.inf)
+            is_complete = is_complete or (routed_demands is None and level_cap == math.inf)
             result = yield from self._route(
-                part, demands, torch.minimum(self.rate, level_cap * self._weight), gap
+                routed_problem,
+                routed_demands,
+                torch.minimum(self.rate, level_cap * self._weight),
+                gap,
             )
             if result is None:
                 self.is_timed_out = True
@@ -222,6 +228,7 @@ class WaterFilling:
                 continue
             # Rates fit, or the result is undecided: confirm more levels, then all demands.
             is_undecided = float(result.value) > 1 + _MAX_OVERLOAD_SHARE * gap
+            # Stuck: some result of this call was undecided, and no cut has been added.
             self.is_stuck = (self.is_stuck or is_undecided) and len(
                 self._filling.cuts
             ) == num_cuts_before
@@ -234,36 +241,43 @@ class WaterFilling:
                 is_complete = True
 
     def _route(
-        self, part: Problem, demands: Int64Array | None, rate: Tensor, gap: float
+        self, routed_problem: Problem, routed_demands: Int64Array | None, rate: Tensor, gap: float
     ) -> SubTasks:
         """Yield programs that route rates at decreasing gaps, until they fit or violate a cut.
 
         The programs minimise the largest link utilisation of the rates.
 
         Args:
-            part: problem of some demands, or of all.
-            demands: indices of these demands; None for all.
+            routed_problem: problem of some demands, or of all.
+            routed_demands: indices of these demands; None for all.
             rate: (D,) rates of all demands, Gbit/s.
             gap: target gap of the sequence.
 
         Returns:
             result of the last program; None after the deadline.
         """
-        rows = slice(None) if demands is None else torch.from_numpy(demands).to(rate.device)
-        program = part.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, rate[rows][None])
+        demand_index = (
+            slice(None)
+            if routed_demands is None
+            else torch.from_numpy(routed_demands).to(rate.device)
+        )
+        program = routed_problem.as_min_max_program(
+            ObjectiveName.MAX_LINK_UTILISATION, rate[demand_index][None]
+        )
         # Begin at half the overload of the last program; later programs start from the last result.
         program_gap = min(_FIRST_PROGRAM_GAP, self._overload / 2)
+        # The first program starts from the prices of the last program of all demands.
         prices = self.prices
         while True:
             program_gap = max(program_gap, _MIN_VIOLATION_SHARE * gap)
-            state = SolveState(self.splits[rows][None], prices[None])
+            state = SolveState(self.splits[demand_index][None], prices[None])
             # True: the program may be skipped after the deadline.
             result: SolveResult | None = yield Solve(
                 program, program_gap, state, self._time, True, _PROGRAM_ITERATIONS
             )
             if result is None:
                 return None
-            self.splits[rows] = result.splits[0]
+            self.splits[demand_index] = result.splits[0]
             prices = result.prices[0]
             # Stop when the overload is small, the bound proves a violation, or the gap is minimal.
             self._overload = float(result.value) - 1
@@ -286,7 +300,7 @@ class WaterFilling:
         self.prices = result.prices[0]
         self.utilisation = float(result.value)
         load = self._problem.ops.link_sum((self.rate[:, None] * self.splits)[None])
-        self._add_cut_links(self._problem.utilisation_of(load)[0] >= _FULL_LINK)
+        self._add_cut_links(self._problem.utilisation_of(load)[0] >= _FULL_UTILISATION)
 
     def _add_violated_cut(self, result: SolveResult, gap: float) -> bool:
         """Add the cut of a program's prices if the rates violate it; return whether they do.
@@ -301,7 +315,7 @@ class WaterFilling:
         # First set prices within rounding to 0; then use all prices, if the violation depends on
         # the small ones.
         for min_value_share in (
-            _NO_PRICE_SHARE,
+            _MIN_PRICE_SHARE,
             0.0,
         ):
             prices = torch.where(
@@ -319,7 +333,7 @@ class WaterFilling:
 
 # Gaps of water-filling as multiples of the target, smaller ones where the certificate missed the
 # target: a level that is a small part of its cut can grow by many times the overload of the links.
-_ACCURACIES = (1.0, 0.3, 0.1, 0.03)
+_GAP_FACTORS = (1.0, 0.3, 0.1, 0.03)
 _GUESS_TIME = 0.25  # time budget of the initial guess, as a share of the remaining time
 # Time budget of water-filling, as a share of the time after the guess; the figures use the other
 # part.
@@ -351,39 +365,43 @@ def tasks(
     """
     problem = problem.to(torch.float64)
     weight = weights_of(problem, weight)
-    plain = _total_flow_problem(problem)
+    total_flow_problem = _total_flow_problem(problem)
     # Demands above the capacity of their paths would span too many decades.
-    usable = plain.usable
+    usable_problem = total_flow_problem.usable
     level_prices = None
     # Initial flows: by link levels, or from the warm start.
     if start is None:
-        guess = partial(fair_flows, usable.to(torch.float32), weight, _GUESS_ITERATIONS)
+        guess = partial(fair_flows, usable_problem.to(torch.float32), weight, _GUESS_ITERATIONS)
         flows = yield Compute(guess, TimeShare(_GUESS_TIME))
     else:
-        flows = plain.flows(start.splits.clamp(min=0))
+        flows = total_flow_problem.flows(start.splits.clamp(min=0))
         level_prices = start.program_prices
     flows = flows.double()
     # Water-filling of each matrix, with the cuts of the warm start.
     filling_time = TimeShare(_FILLING_TIME)
     fillings = []
-    for row in range(usable.batch):
-        time = TimeShare(1 / (usable.batch - row), filling_time)
-        fillings.append(WaterFilling(usable.row(row), weight[row], flows[row], time))
+    for row in range(usable_problem.batch):
+        time = TimeShare(1 / (usable_problem.batch - row), filling_time)
+        fillings.append(WaterFilling(usable_problem.row(row), weight[row], flows[row], time))
         if (
             level_prices is not None
             and level_prices.level is not None
-            and level_prices.prices.shape[-1] == plain.topology.num_links
+            and level_prices.prices.shape[-1] == total_flow_problem.topology.num_links
         ):
             fillings[-1].add_level_cuts([prices for _, prices in level_prices.of_row(row)])
     # Fill ever more accurately until the certificate reaches the target.
     best_results: list[SolveResult] = []
     for row, filling in enumerate(fillings):
         results: list[SolveResult] = []
-        for accuracy in _ACCURACIES:
-            yield from filling.tasks(accuracy * gap)
+        for gap_factor in _GAP_FACTORS:
+            yield from filling.tasks(gap_factor * gap)
             results.append(
                 _filling_result(
-                    problem.row(row), plain.row(row), filling, weight[row : row + 1], gap
+                    problem.row(row),
+                    total_flow_problem.row(row),
+                    filling,
+                    weight[row : row + 1],
+                    gap,
                 )
             )
             if float(results[-1].gap) <= gap or filling.is_timed_out or filling.is_stuck:
@@ -393,26 +411,28 @@ def tasks(
 
 
 def _filling_result(
-    problem: Problem, plain: Problem, filling: WaterFilling, weight: Tensor, gap: float
+    problem: Problem, total_flow_problem: Problem, filling: WaterFilling, weight: Tensor, gap: float
 ) -> SolveResult:
     """Create the result of water-filling, with unused capacity refilled.
 
     Args:
         problem: one matrix under its objective.
-        plain: the matrix under total_flow.
+        total_flow_problem: the matrix under total_flow.
         filling: its water-filling.
         weight: (1, D) weights w.
         gap: target gap.
     """
     # Splits as shares of the demand; then fill unused capacity.
-    splits_of_demand = filling.flows[None] / plain.demand[..., None].clamp(min=_MIN_DIVISOR)
-    splits = project(plain, splits_of_demand, refill=_REFILL_ROUNDS)
-    level = (plain.flows(splits).sum(-1) / weight)[0]
+    splits_of_demand = filling.flows[None] / total_flow_problem.demand[..., None].clamp(
+        min=_MIN_DIVISOR
+    )
+    splits = project(total_flow_problem, splits_of_demand, refill=_REFILL_ROUNDS)
+    rate_per_weight = (total_flow_problem.flows(splits).sum(-1) / weight)[0]
     # Smallest rate per weight of the demands held at each level.
     levels = [
         (
-            float(level[held_level.fixed_demands].min()),
-            torch.from_numpy(held_level.prices).to(level.device),
+            float(rate_per_weight[held_level.fixed_demands].min()),
+            torch.from_numpy(held_level.prices).to(rate_per_weight.device),
         )
         for held_level in filling.levels
     ]
@@ -422,7 +442,7 @@ def _filling_result(
 
 def _join_results(results: list[SolveResult]) -> SolveResult:
     """Join the results of single matrices, with their level prices and fairness metrics."""
-    fair = [result.fair for result in results if result.fair is not None]
+    certificates = [result.fair for result in results if result.fair is not None]
     row_prices = [
         result.program_prices.of_row(0) for result in results if result.program_prices is not None
     ]
@@ -430,7 +450,10 @@ def _join_results(results: list[SolveResult]) -> SolveResult:
     joined = merged(results)
     state = dataclasses.replace(joined.state, program_prices=prices)
     return dataclasses.replace(
-        joined, state=state, program_prices=prices, part_certificates=FairCertificates.joined(fair)
+        joined,
+        state=state,
+        program_prices=prices,
+        part_certificates=FairCertificates.joined(certificates),
     )
 
 
@@ -450,21 +473,30 @@ def level_tasks(
     """
     problem = problem.to(torch.float64)
     weight = weights_of(problem, weight)
-    plain = _total_flow_problem(problem)
-    flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
+    total_flow_problem = _total_flow_problem(problem)
+    flows = yield Compute(
+        partial(
+            fair_flows,
+            total_flow_problem,
+            weight,
+            iterations or usual_iterations(total_flow_problem),
+        )
+    )
     # Route the rates, all scaled by one factor; then allocate unused capacity.
     fair_rate = flows.sum(-1)
     start = SolveState(
         flows / fair_rate[..., None].clamp(min=_MIN_DIVISOR), torch.zeros_like(problem.capacity)
     )
     routed = yield Solve(
-        plain.as_min_max_program(ObjectiveName.MAX_CONCURRENT_FLOW, fair_rate), gap, start
+        total_flow_problem.as_min_max_program(ObjectiveName.MAX_CONCURRENT_FLOW, fair_rate),
+        gap,
+        start,
     )
-    demand = plain.demand[..., None]
+    demand = total_flow_problem.demand[..., None]
     splits = torch.where(
         demand > 0, routed.splits * fair_rate[..., None] / demand.clamp(min=_MIN_DIVISOR), 0
     )
-    splits = project(plain, splits, refill=_REFILL_ROUNDS)
+    splits = project(total_flow_problem, splits, refill=_REFILL_ROUNDS)
     return _make_result(problem, splits, None, weight, routed.prices, gap)
 
 
@@ -503,9 +535,9 @@ def _make_result(
         gap: target gap.
     """
     # The bound is the sum of the rate limits (B, D) that levels and demands impose.
-    fair_metrics = fair_certificates(problem, splits, level_prices, weight)
+    certificates = fair_certificates(problem, splits, level_prices, weight)
     value = problem.flows(splits).sum((1, 2))
-    bound = fair_metrics.limit.sum(1)
+    bound = certificates.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
     return SolveResult(
         splits=splits,
@@ -518,5 +550,5 @@ def _make_result(
         state=SolveState(splits, prices, level_prices),
         stopped_by=stops_of_sequence(gaps, gap),
         program_prices=level_prices,
-        part_certificates=fair_metrics,
+        part_certificates=certificates,
     )

@@ -88,7 +88,7 @@ class _Sequence:
         self._start_prices = self._rows.start_prices(start)
         # Target gap of each program.
         class_demand = by_class(problem, problem.routable_demand)
-        self._target = [
+        self._target_gaps = [
             self._program_gap(class_index, class_demand) for class_index in range(self.num_classes)
         ]
 
@@ -122,12 +122,12 @@ class _Sequence:
         Returns:
             false if the program was skipped.
         """
-        last = self._results[class_index]
+        previous_result = self._results[class_index]
         start = self._start if class_index == self.num_classes - 1 else None
         result = yield Solve(
             self._rows.program(class_index, self._ratio),
-            self._target[class_index],
-            start if last is None else last.state,
+            self._target_gaps[class_index],
+            start if previous_result is None else previous_result.state,
             may_skip=may_skip,
         )
         if result is not None:
@@ -140,15 +140,15 @@ class _Sequence:
         Values are those of the splits of the last class's program; the bound of a class comes from
         the prices of its program.
         """
-        return self._rows.certificates(self.last.splits, self.prices)
+        return self._rows.certificates(self.last_class_result.splits, self.prices)
 
     @property
     def splits(self) -> Tensor:
         """Splits (B, D, K) of all demands in the result of the last class's program."""
-        return self._rows.splits(self.last.splits)
+        return self._rows.splits(self.last_class_result.splits)
 
     @property
-    def last(self) -> SolveResult:
+    def last_class_result(self) -> SolveResult:
         """Latest result of the last class's program, which contains all classes."""
         result = self._results[-1]
         assert result is not None
@@ -181,39 +181,40 @@ class _Sequence:
         """
         # Class and matrix with the widest gap.
         class_index = int(certificates.gap.amax(0).argmax())
-        row = int(certificates.gap[:, class_index].argmax())
+        matrix_index = int(certificates.gap[:, class_index].argmax())
         result = self._results[class_index]
         if result is None:
             return (yield from self.solve(class_index, may_skip=True))
         # Flow of the class in its program, and the part of its bound that the last program misses.
-        class_flow = self._rows.class_flows(class_index, result.splits)[row, class_index]
+        class_flow = self._rows.class_flows(class_index, result.splits)[matrix_index, class_index]
         missing_value = float(
-            certificates.bound[row, class_index] - certificates.value[row, class_index]
+            certificates.bound[matrix_index, class_index]
+            - certificates.value[matrix_index, class_index]
         )
         # Loose bound: more than half of the missing value is above the flow of the class's program.
         is_bound_loose = (
-            float(certificates.bound[row, class_index] - class_flow) > missing_value / 2
+            float(certificates.bound[matrix_index, class_index] - class_flow) > missing_value / 2
         )
         # With a tight bound, improve the last program: raise r if that program's gap explains too
         # little of the missing value.
         is_ratio_raised = False
         if class_index < self.num_classes - 1 and not is_bound_loose:
-            last = self.last
+            last_program_result = self.last_class_result
             missing_weighted_value = (
                 missing_value * class_weights(self.num_classes - 1, self._ratio)[class_index]
             )
             is_ratio_raised = _UNSOLVED_SHARE * missing_weighted_value > float(
-                last.bound[row] - last.value[row]
+                last_program_result.bound[matrix_index] - last_program_result.value[matrix_index]
             )
             class_index = self.num_classes - 1
             if is_ratio_raised:
                 self._ratio *= _RATIO_GROWTH
         # The program is solved as closely as possible already.
-        if self._target[class_index] <= _MIN_TARGET and not is_ratio_raised:
+        if self._target_gaps[class_index] <= _MIN_TARGET and not is_ratio_raised:
             return False
         # Solve again at half the target gap or less.
-        tighter_target = max(_MIN_TARGET, _TARGET_SHRINKAGE * self._target[class_index])
-        self._target[class_index] = min(
+        tighter_target = max(_MIN_TARGET, _TARGET_SHRINKAGE * self._target_gaps[class_index])
+        self._target_gaps[class_index] = min(
             self._program_gap(class_index, certificates.value), tighter_target
         )
         return (yield from self.solve(class_index, may_skip=True))
@@ -240,7 +241,7 @@ def tasks(
     """
     # HiGHS may finish small problems on the CPU.
     num_columns = problem.rewritten.program.columns.mask.numel()
-    is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
+    suits_highs = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
     sequence = _Sequence(
         problem, gap, supports_piecewise_linear_values=supports_piecewise_linear_values, start=start
     )
@@ -268,7 +269,7 @@ def tasks(
         certificates = sequence.certificates()
     # Small problems: solve matrices that missed the target by HiGHS.
     certificates = best_certificates
-    if float(certificates.gap.max()) > gap and is_small:
+    if float(certificates.gap.max()) > gap and suits_highs:
         splits, prices, certificates = yield Compute(
             partial(_improved_by_highs, problem, splits, prices, certificates, gap)
         )
@@ -325,14 +326,14 @@ def _improved_by_highs(
     Returns:
         splits (B, D, K), prices (B, C, E), and value and bound of each class.
     """
-    exact = problem.to(torch.float64)
+    problem64 = problem.to(torch.float64)
     splits = splits.to(torch.float64).clone()
     prices = prices.clone()
     for row in (certificates.gap.amax(1) > gap).nonzero()[:, 0].tolist():
         yield
         if deadline.is_over:
             break
-        row_problem = exact.row(row)
+        row_problem = problem64.row(row)
         assert row_problem.classes is not None
         solution = exact_classes(row_problem.rewritten.program, row_problem.classes, deadline)
         if solution is None:
@@ -347,7 +348,7 @@ def _improved_by_highs(
         ):
             splits[row] = row_splits[0]
             prices[row] = row_prices[0]
-    return splits, prices, class_certificates(exact, splits, prices)
+    return splits, prices, class_certificates(problem64, splits, prices)
 
 
 def residual_tasks(problem: Problem, gap: float) -> Tasks:

@@ -47,19 +47,20 @@ class RateCut:
 
     Attributes:
         demands: (n,) indices of the demands with a positive price.
-        price: (n,) price of the cheapest live path of each of these demands.
-        value: right-hand side, sum over e of c[e] p[e].
+        demand_price: (n,) price of the cheapest live path of each of these demands.
+        right_hand_side: limit, the value of the capacities at the link prices: sum over e of c[e]
+            p[e].
         prices: (E,) link prices p.
     """
 
     demands: Int64Array
-    price: FloatArray
-    value: float
+    demand_price: FloatArray
+    right_hand_side: float
     prices: FloatArray
 
     def excess(self, rate: FloatArray) -> float:
         """Return by how much rates (D,) in Gbit/s exceed the limit; at most 0 if the cut holds."""
-        return float((self.price * rate[self.demands]).sum() - self.value)
+        return float((self.demand_price * rate[self.demands]).sum() - self.right_hand_side)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,7 +119,14 @@ class CutFilling:
             level: present level; the result is not below it.
         """
         return tight_level(
-            cut.demands, cut.price, cut.value, rate, is_open, self._weight, self._demand, level
+            cut.demands,
+            cut.demand_price,
+            cut.right_hand_side,
+            rate,
+            is_open,
+            self._weight,
+            self._demand,
+            level,
         )
 
     def rates(self) -> tuple[FloatArray, list[HeldLevel]]:
@@ -144,19 +152,20 @@ class CutFilling:
         while queue:
             _, cut_index = heapq.heappop(queue)
             cut = self._cuts[cut_index]
-            tight_level = self._tight_level(cut, rate, is_open, level)
-            if not math.isfinite(tight_level):
+            next_level = self._tight_level(cut, rate, is_open, level)
+            if not math.isfinite(next_level):
                 continue
             # Holding demands has relaxed the cut: put it back behind cuts that are tight earlier.
-            if queue and tight_level > queue[0][0] * (1 + _ROUNDING):
-                heapq.heappush(queue, (tight_level, cut_index))
+            if queue and next_level > queue[0][0] * (1 + _ROUNDING):
+                heapq.heappush(queue, (next_level, cut_index))
                 continue
             # Hold the open demands of the cut at this level, except those whose price is
             # negligible.
-            level = tight_level
+            level = next_level
             is_member_open = is_open[cut.demands]
             fixed_demands = cut.demands[
-                is_member_open & (cut.price > HELD_PRICE_SHARE * cut.price[is_member_open].max())
+                is_member_open
+                & (cut.demand_price > HELD_PRICE_SHARE * cut.demand_price[is_member_open].max())
             ]
             rate[fixed_demands] = np.minimum(
                 self._demand[fixed_demands], level * self._weight[fixed_demands]
@@ -181,26 +190,26 @@ def warm_up_kernels() -> None:
     tight_level(index, ones, 0.5, np.zeros(1), np.ones(1, np.bool_), ones, ones, 0.0)
     leaf = np.zeros((1, 1), np.int32)
     arrays = (leaf, np.full(1, -1, np.int32), np.zeros(1, np.int32))
-    live = np.ones((1, 1), np.bool_)
-    count, _ = _count_unavoidable(*arrays, live, ones, 1)
-    _list_unavoidable(*arrays, live, count, np.zeros(1, np.int64), np.empty(1, np.int64))
+    is_live = np.ones((1, 1), np.bool_)
+    count, _ = _count_unavoidable(*arrays, is_live, ones, 1)
+    _list_unavoidable(*arrays, is_live, count, np.zeros(1, np.int64), np.empty(1, np.int64))
 
 
 @kernel
 def tight_level(  # type: ignore[no-untyped-def]
-    demands, price, value, rate, is_open, weight, demand, level
+    demands, demand_price, right_hand_side, rate, is_open, weight, demand, level
 ) -> float:
     """Return the level t at which a cut is tight; infinite if all of its open demands fit.
 
     At the level t an open demand d of weight w[d] has the rate min(t w[d], demand[d]), and a held
     one its rate f[d].  The cut is tight where the sum of price times rate over its demands is
-    ``value``.  The sum is concave and piecewise linear in t, so that Newton's method from below is
-    finite.
+    ``right_hand_side``.  The sum is concave and piecewise linear in t, so that Newton's method from
+    below is finite.
 
     Args:
         demands: (n,) indices of the demands of the cut.
-        price: (n,) their prices.
-        value: right-hand side of the cut.
+        demand_price: (n,) price of the cheapest path of each.
+        right_hand_side: limit of the cut on the sum of price times rate.
         rate: (D,) rates f of the held demands, Gbit/s.
         is_open: (D,) bool, demands that are not held.
         weight: (D,) weights w.
@@ -208,33 +217,33 @@ def tight_level(  # type: ignore[no-untyped-def]
         level: level at which the search starts; the result is not below it.
     """
     # Right-hand side minus the held demands, and largest use by the open ones.
-    slack = value
+    slack = right_hand_side
     max_use = 0.0
     for i in range(len(demands)):
         d = demands[i]
         if is_open[d]:
-            max_use += price[i] * demand[d]
+            max_use += demand_price[i] * demand[d]
         else:
-            slack -= price[i] * rate[d]
+            slack -= demand_price[i] * rate[d]
     # The cut cannot become tight.  This form of the condition also returns for NaN.
     if not (max_use > slack * (1 + _ROUNDING) and max_use > 0):
         return np.inf
-    # Newton's method.
+    # Newton's method: use of the open demands at the level t, and its slope in t.
     t = level
     while True:
-        used = 0.0
+        open_use = 0.0
         slope = 0.0
         for i in range(len(demands)):
             d = demands[i]
             if is_open[d]:
                 if demand[d] <= t * weight[d]:
-                    used += price[i] * demand[d]
+                    open_use += demand_price[i] * demand[d]
                 else:
-                    used += price[i] * t * weight[d]
-                    slope += price[i] * weight[d]
-        if not (used < slack * (1 - _ROUNDING) and slope > 0):
+                    open_use += demand_price[i] * t * weight[d]
+                    slope += demand_price[i] * weight[d]
+        if not (open_use < slack * (1 - _ROUNDING) and slope > 0):
             return t
-        t += (slack - used) / slope
+        t += (slack - open_use) / slope
 
 
 def single_link_cuts(problem: Problem) -> list[RateCut]:
@@ -251,16 +260,18 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
     paths = problem.paths
     demand = problem.demand[0].cpu().numpy()
     capacity = problem.capacity[0].cpu().numpy()
-    live = problem.path_mask[0].cpu().numpy()
+    is_live = problem.path_mask[0].cpu().numpy()
     # Demands without a path around each link e, at members[ptr[e]:ptr[e + 1]]; none for links that
     # all of them fit.
-    count, volume = _count_unavoidable(*_path_arrays(paths), live, demand, len(capacity))
-    count[(volume <= capacity) | (capacity <= 0)] = 0
-    ptr = np.concatenate([[0], count.cumsum()])
+    num_demands, demand_sum = _count_unavoidable(
+        *_path_arrays(paths), is_live, demand, len(capacity)
+    )
+    num_demands[(demand_sum <= capacity) | (capacity <= 0)] = 0
+    ptr = np.concatenate([[0], num_demands.cumsum()])
     members = np.empty(int(ptr[-1]), np.int64)
-    _list_unavoidable(*_path_arrays(paths), live, count, ptr[:-1].copy(), members)
+    _list_unavoidable(*_path_arrays(paths), is_live, num_demands, ptr[:-1].copy(), members)
     cuts = []
-    for link in np.flatnonzero(count):
+    for link in np.flatnonzero(num_demands):
         demands = members[ptr[link] : ptr[link + 1]]
         prices = np.zeros_like(capacity)
         prices[link] = 1.0
@@ -274,41 +285,42 @@ def _path_arrays(paths: PathSet) -> tuple[IntArray, IntArray, IntArray]:
 
 
 @inner_kernel
-def _unavoidable_links(leaf, live, parent, link, d, times, stamp, out):  # type: ignore[no-untyped-def]
+def _unavoidable_links(leaf, is_live, parent, link, d, path_count, counted_demand, out):  # type: ignore[no-untyped-def]
     """Write the links that lie on every live path of demand ``d``; return their number.
 
     Args:
         leaf: (D, K) last trie node of each path.
-        live: (D, K) bool, live paths.
+        is_live: (D, K) bool, live paths.
         parent: (T,) parent of each trie node, -1 for the root.
         link: (T,) link into each trie node.
         d: index of the demand.
-        times: (E,) scratch: number of live paths of the demand that cross the link.
-        stamp: (E,) scratch: index of the demand to which the count in ``times`` belongs.
+        path_count: (E,) scratch: number of live paths of the demand that cross the link.
+        counted_demand: (E,) scratch: index of the demand to which the count in ``path_count``
+            belongs.
         out: (E,) the links, packed at the front (written).
     """
     # Count the live paths over each link of the first live path; other links cannot be on all.
     num_live = 0
     for k in range(leaf.shape[1]):
-        if live[d, k]:
+        if is_live[d, k]:
             node = leaf[d, k]
             while node >= 0:
                 e = link[node]
                 if num_live == 0:
-                    stamp[e] = d
-                    times[e] = 1
-                elif stamp[e] == d:
-                    times[e] += 1
+                    counted_demand[e] = d
+                    path_count[e] = 1
+                elif counted_demand[e] == d:
+                    path_count[e] += 1
                 node = parent[node]
             num_live += 1
     # Links of the first live path that all live paths cross.
     count = 0
     if num_live:
         for k in range(leaf.shape[1]):
-            if live[d, k]:
+            if is_live[d, k]:
                 node = leaf[d, k]
                 while node >= 0:
-                    if stamp[link[node]] == d and times[link[node]] == num_live:
+                    if counted_demand[link[node]] == d and path_count[link[node]] == num_live:
                         out[count] = link[node]
                         count += 1
                     node = parent[node]
@@ -317,7 +329,7 @@ def _unavoidable_links(leaf, live, parent, link, d, times, stamp, out):  # type:
 
 
 @kernel
-def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore[no-untyped-def]
+def _count_unavoidable(leaf, parent, link, is_live, demand, links):  # type: ignore[no-untyped-def]
     """Return the number (E,) and the sum (E,) in Gbit/s of the demands that must cross each link.
 
     These are the demands all of whose live paths cross the link.
@@ -326,49 +338,53 @@ def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore
         leaf: (D, K) last trie node of each path.
         parent: (T,) parent of each trie node, -1 for the root.
         link: (T,) link into each trie node.
-        live: (D, K) bool, live paths.
+        is_live: (D, K) bool, live paths.
         demand: (D,) Gbit/s.
         links: number of links, E.
     """
-    count = np.zeros(links, np.int64)
-    volume = np.zeros(links)
+    num_demands = np.zeros(links, np.int64)
+    demand_sum = np.zeros(links)
     # Scratch of _unavoidable_links, and the links on every live path of a demand.
-    times = np.zeros(links, np.int64)
-    stamp = np.full(links, -1)
+    path_count = np.zeros(links, np.int64)
+    counted_demand = np.full(links, -1)
     unavoidable_links = np.empty(links, np.int64)
     for d in range(len(demand)):
         for i in range(
-            _unavoidable_links(leaf, live, parent, link, d, times, stamp, unavoidable_links)
+            _unavoidable_links(
+                leaf, is_live, parent, link, d, path_count, counted_demand, unavoidable_links
+            )
         ):
-            count[unavoidable_links[i]] += 1
-            volume[unavoidable_links[i]] += demand[d]
-    return count, volume
+            num_demands[unavoidable_links[i]] += 1
+            demand_sum[unavoidable_links[i]] += demand[d]
+    return num_demands, demand_sum
 
 
 @kernel
-def _list_unavoidable(leaf, parent, link, live, count, next_index, members):  # type: ignore[no-untyped-def]
-    """Write the demands that must cross each link with a positive ``count``, link by link.
+def _list_unavoidable(leaf, parent, link, is_live, num_demands, next_index, members):  # type: ignore[no-untyped-def]
+    """Write the demands that must cross each link with a positive ``num_demands``, link by link.
 
     Args:
         leaf: (D, K) last trie node of each path.
         parent: (T,) parent of each trie node, -1 for the root.
         link: (T,) link into each trie node.
-        live: (D, K) bool, live paths.
-        count: (E,) number of demands of each link; 0 to skip the link.
+        is_live: (D, K) bool, live paths.
+        num_demands: (E,) number of demands of each link; 0 to skip the link.
         next_index: (E,) first index of each link in ``members`` (overwritten).
         members: indices of the demands (written).
     """
-    links = len(count)
+    links = len(num_demands)
     # Scratch of _unavoidable_links, and the links on every live path of a demand.
-    times = np.zeros(links, np.int64)
-    stamp = np.full(links, -1)
+    path_count = np.zeros(links, np.int64)
+    counted_demand = np.full(links, -1)
     unavoidable_links = np.empty(links, np.int64)
     for d in range(len(leaf)):
         for i in range(
-            _unavoidable_links(leaf, live, parent, link, d, times, stamp, unavoidable_links)
+            _unavoidable_links(
+                leaf, is_live, parent, link, d, path_count, counted_demand, unavoidable_links
+            )
         ):
             e = unavoidable_links[i]
-            if count[e] > 0:
+            if num_demands[e] > 0:
                 members[next_index[e]] = d
                 next_index[e] += 1
 
@@ -383,12 +399,12 @@ def cut_of(problem: Problem, prices: torch.Tensor, demands: Int64Array | None = 
     """
     largest = prices.max()
     prices = prices / largest if bool(largest > 0) else prices
-    price = problem.cheapest_path_cost(problem.ops.path_sum(prices[None]))[0].cpu().numpy()
-    has_price = np.flatnonzero(price > 0)
-    value = float((problem.capacity[0] * prices).sum())
+    demand_price = problem.cheapest_path_cost(problem.ops.path_sum(prices[None]))[0].cpu().numpy()
+    priced_demands = np.flatnonzero(demand_price > 0)
+    right_hand_side = float((problem.capacity[0] * prices).sum())
     return RateCut(
-        has_price if demands is None else demands[has_price],
-        price[has_price],
-        value,
+        priced_demands if demands is None else demands[priced_demands],
+        demand_price[priced_demands],
+        right_hand_side,
         prices.cpu().numpy(),
     )

@@ -130,7 +130,7 @@ def run_tasks(
     # deadline of each time budget that has begun.
     iterations = 0
     trace: list[Stage] = []
-    answer = None
+    task_result = None
     was_skipped = False
     deadlines: dict[TimeShare, Deadline] = {}
 
@@ -146,7 +146,7 @@ def run_tasks(
         # Send the result of the last task to the sequence, which yields the next task.  At its end
         # set the stopping criteria.
         try:
-            task = tasks.send(answer)
+            task = tasks.send(task_result)
         except StopIteration as end:
             result: SolveResult = end.value
             missed_stop = (
@@ -158,7 +158,7 @@ def run_tasks(
             return dataclasses.replace(
                 result, iterations=iterations, stopped_by=stopped_by, trace=tuple(trace)
             )
-        answer = None
+        task_result = None
         if isinstance(task, Progress):
             if report is not None:
                 report(iterations, task.gap)
@@ -166,7 +166,7 @@ def run_tasks(
         # Run the task within its time budget.
         task_deadline = budget_deadline(task.time)
         if isinstance(task, Compute):
-            answer = yield from task.begin(task_deadline)
+            task_result = yield from task.begin(task_deadline)
         elif task.may_skip and task_deadline.is_over:
             was_skipped = True
         else:
@@ -175,13 +175,13 @@ def run_tasks(
                 if task.max_iterations is None
                 else min(max_iterations, task.max_iterations)
             )
-            answer = yield from solve(
+            task_result = yield from solve(
                 task.problem,
                 gap=task.gap,
                 deadline=task_deadline,
                 max_iterations=iteration_limit,
                 warm_start=task.start,
             )
-            iterations += answer.iterations
-            trace += answer.trace
+            iterations += task_result.iterations
+            trace += task_result.trace
         yield

@@ -36,7 +36,7 @@ Symbols (columns: P paths, then D unserved flows, then n slacks):
     v       value of a Gbit/s on a column         value / (Gbit/s)  (P + D + n,)  value
     rho     row of the inverse of W               1                 (n,)          inverse[i]
     alpha   entry of the pivot row                1                 scalar        alpha
-    u       entering column in terms of W         1                 (n,)          entering
+    u       entering column in terms of W         1                 (n,)          tableau_column
     w       multiplier of a block                 value / (Gbit/s)  scalar        multiplier
     v-w-A'y reduced cost                          value / (Gbit/s)  scalar        reduced_cost
 """

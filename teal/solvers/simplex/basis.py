@@ -82,30 +82,30 @@ class Basis(NamedTuple):
     squared_norm: FloatArray
 
 
-def blocks_of(links: PathLinks, num_rows: int) -> Int64Array:
+def blocks_of(path_links: PathLinks, num_rows: int) -> Int64Array:
     """Return (P + D + n,) the block of each column.
 
     Args:
-        links: P paths of D demands.
+        path_links: P paths of D demands.
         num_rows: n.
     """
-    num_blocks = len(links.path_ptr) - 1
+    num_blocks = len(path_links.path_ptr) - 1
     blocks = np.arange(num_blocks)
-    of_paths = np.repeat(blocks, np.diff(links.path_ptr))
-    of_slacks = np.full(num_rows, NO_BLOCK)
-    return np.concatenate([of_paths, blocks, of_slacks]).astype(np.int64)
+    path_blocks = np.repeat(blocks, np.diff(path_links.path_ptr))
+    slack_blocks = np.full(num_rows, NO_BLOCK)
+    return np.concatenate([path_blocks, blocks, slack_blocks]).astype(np.int64)
 
 
-def paths_by_row(links: PathLinks, num_rows: int) -> tuple[Int64Array, IntArray]:
+def paths_by_row(path_links: PathLinks, num_rows: int) -> tuple[Int64Array, IntArray]:
     """Return pointers (n + 1,) to the paths over each row, and these paths.
 
     Args:
-        links: P paths.
+        path_links: P paths.
         num_rows: n.
     """
-    order = np.argsort(links.link, kind="stable")
-    path_of_entry = np.repeat(np.arange(len(links.slot)), np.diff(links.link_ptr))
-    counts = np.bincount(links.link, minlength=num_rows)
+    order = np.argsort(path_links.link, kind="stable")
+    path_of_entry = np.repeat(np.arange(len(path_links.slot)), np.diff(path_links.link_ptr))
+    counts = np.bincount(path_links.link, minlength=num_rows)
     row_path_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return row_path_ptr, np.ascontiguousarray(path_of_entry[order], np.int32)
 
@@ -141,7 +141,10 @@ def path_sums(program: Program, row_value: FloatArray, out: FloatArray) -> None:
 
 @inner_kernel
 def ftran(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
-    """Write u, the solution of W u = a[q] - a[key] for a column q; of a slack W u = e[r].
+    """Write u, the column q in terms of W (forward transformation, FTRAN).
+
+    It solves W u = a[q] - a[key], with the key of the block of q; for the slack of row r, W u =
+    e[r], the unit vector.
 
     Args:
         program: program of P paths, D blocks.
@@ -151,11 +154,13 @@ def ftran(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
     """
     num_paths = len(program.link_ptr) - 1
     block = program.block[column]
+    # A slack: u is a column of the inverse.
     if block == NO_BLOCK:
         row = column - num_paths - len(program.demand)
         for i in range(len(out)):
             out[i] = basis.inverse[i, row]
         return
+    # Columns of the inverse for the links of q, less those for the links of its key.
     out[:] = 0.0
     key = basis.key[block]
     for path, sign in ((column, 1.0), (key, -1.0)):
@@ -167,7 +172,7 @@ def ftran(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
 
 
 @summing_kernel
-def update_basis(basis: Basis, position: int, column: int, entering: FloatArray) -> None:
+def update_basis(basis: Basis, position: int, column: int, tableau_column: FloatArray) -> None:
     """Replace a column of the working basis W; update its inverse, and the squared norms of the
     rows of the inverse.
 
@@ -175,24 +180,24 @@ def update_basis(basis: Basis, position: int, column: int, entering: FloatArray)
         basis: the basis (written).
         position: position of the leaving column.
         column: the entering column.
-        entering: (n,) u, the entering column in terms of W (:func:`ftran`).
+        tableau_column: (n,) u, the entering column in terms of W (:func:`ftran`).
     """
-    num_rows = len(entering)
+    num_rows = len(tableau_column)
     leaving = basis.column[position]
     basis.position[leaving] = NONBASIC
     basis.position[column] = position
     basis.column[position] = column
     # The pivot row is divided by the pivot, and multiples of it are subtracted from the others.
     pivot_row = basis.inverse[position]
-    factor = 1 / entering[position]
+    pivot_inverse = 1 / tableau_column[position]
     squared_norm = 0.0
     for r in range(num_rows):
-        entry = pivot_row[r] * factor
+        entry = pivot_row[r] * pivot_inverse
         pivot_row[r] = entry
         squared_norm += entry * entry
     basis.squared_norm[position] = squared_norm
     for i in range(num_rows):
-        multiple = entering[i]
+        multiple = tableau_column[i]
         if i == position or multiple == 0:
             continue
         inverse_row = basis.inverse[i]
@@ -220,6 +225,7 @@ def swap_key(program: Program, basis: Basis, position: int) -> None:
     column = basis.column[position]
     block = program.block[column]
     row = basis.inverse[position]
+    # The row of the position becomes minus the sum of the rows of the block.
     for i in range(len(basis.column)):
         if i != position and program.block[basis.column[i]] == block:
             for r in range(len(row)):
@@ -257,7 +263,7 @@ def crash(
     basis: Basis,
     path_share: FloatArray,
     price: FloatArray,
-    entering: FloatArray,
+    tableau_column: FloatArray,
 ) -> None:
     """Build the basis of an allocation and its prices, optimal for similar demands: its largest
     flows are keys, its other flows columns of W.
@@ -270,62 +276,67 @@ def crash(
         basis: the basis (written).
         path_share: (P,) share of its demand on each path.
         price: (n,) dual prices.
-        entering: (n,) overwritten.
+        tableau_column: (n,) overwritten.
     """
     num_paths = len(path_share)
-    _clear(program, basis)
-    # Keys, and the columns that may enter with their shares.
-    columns = np.empty(len(basis.position), np.int64)
-    share = np.empty(len(basis.position))
-    count = 0
+    _reset_basis(program, basis)
+    # Keys, and the candidates to enter: columns above 0 with their shares.
+    candidate = np.empty(len(basis.position), np.int64)
+    candidate_share = np.empty(len(basis.position))
+    num_candidates = 0
     # Flows above 0 beside that of the key.
     num_flows = 0
     for g in range(len(program.demand)):
-        first = count
+        first = num_candidates
         unserved = 1.0
+        # Flows above 0 beside the key: one less than the flows of the demand.
         num_flows -= 1
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
             unserved -= path_share[p]
             num_flows += path_share[p] > 0
             if path_share[p] > _MIN_SHARE:
-                columns[count] = p
-                share[count] = path_share[p]
-                count += 1
+                candidate[num_candidates] = p
+                candidate_share[num_candidates] = path_share[p]
+                num_candidates += 1
         num_flows += unserved > _MIN_SHARE
         if unserved > _MIN_SHARE:
-            columns[count] = num_paths + g
-            share[count] = unserved
-            count += 1
-        if count > first:
-            # The largest share is the key.
-            largest = first
-            for i in range(first, count):
-                if share[i] > share[largest]:
-                    largest = i
-            set_key(basis, g, columns[largest])
-            count -= 1
-            columns[largest] = columns[count]
-            share[largest] = share[count]
-    preference = _preferred_rows(program, price, num_flows)
-    # The largest share that is left, while there are rows for it.
+            candidate[num_candidates] = num_paths + g
+            candidate_share[num_candidates] = unserved
+            num_candidates += 1
+        if num_candidates > first:
+            # The largest share is the key, and no candidate: the last one takes its place.
+            largest_candidate = first
+            for i in range(first, num_candidates):
+                if candidate_share[i] > candidate_share[largest_candidate]:
+                    largest_candidate = i
+            set_key(basis, g, candidate[largest_candidate])
+            num_candidates -= 1
+            candidate[largest_candidate] = candidate[num_candidates]
+            candidate_share[largest_candidate] = candidate_share[num_candidates]
+    leaving_priority = _leaving_priorities(program, price, num_flows)
+    # The largest shares enter first, while there are rows whose slack may leave.
+    # Number of rows whose slack may leave.
     num_left = 0
     for r in range(len(price)):
-        num_left += preference[r] > 0
-    for _ in range(min(count, _MAX_TRIES_PER_ROW * len(price))):
+        num_left += leaving_priority[r] > 0
+    for _ in range(min(num_candidates, _MAX_TRIES_PER_ROW * len(price))):
         if num_left == 0:
             return
-        largest = 0
-        for i in range(count):
-            if share[i] > share[largest]:
-                largest = i
-        share[largest] = -1.0
-        num_left -= _install(program, basis, columns[largest], preference, entering)
+        largest_candidate = 0
+        for i in range(num_candidates):
+            if candidate_share[i] > candidate_share[largest_candidate]:
+                largest_candidate = i
+        candidate_share[largest_candidate] = -1.0
+        num_left -= _enter_for_slack(
+            program, basis, candidate[largest_candidate], leaving_priority, tableau_column
+        )
 
 
 @inner_kernel
-def _preferred_rows(program: Program, price: FloatArray, num_flows: int) -> FloatArray:
-    """Return (n,) the price of each row; slacks leave the basis in descending order, not at 0.
+def _leaving_priorities(program: Program, price: FloatArray, num_flows: int) -> FloatArray:
+    """Return (n,) the priority of the slack of each row to leave the basis; 0 if it stays.
 
+    It is the price of the row: at the optimum the slack of a row with a price is 0.
     At a vertex as many paths outside the keys carry flow as rows have a price.  With many more, the
     start is not a vertex, so that its small prices are inexact and count as 0.
 
@@ -340,11 +351,11 @@ def _preferred_rows(program: Program, price: FloatArray, num_flows: int) -> Floa
     min_price = 0.0
     if num_flows > _MAX_FLOWS_PER_PRICE * num_priced:
         min_price = _MIN_PRICE_RATIO * largest_value(program)
-    preference = np.zeros(len(price))
+    leaving_priority = np.zeros(len(price))
     for r in range(len(price)):
         if price[r] > min_price:
-            preference[r] = price[r]
-    return preference
+            leaving_priority[r] = price[r]
+    return leaving_priority
 
 
 @inner_kernel
@@ -357,39 +368,39 @@ def largest_value(program: Program) -> float:
 
 
 @inner_kernel
-def refactorise(program: Program, basis: Basis, entering: FloatArray) -> None:
+def refactorise(program: Program, basis: Basis, tableau_column: FloatArray) -> None:
     """Compute the inverse of W anew from its columns.
 
     Args:
         program: the program.
         basis: its basis (written).
-        entering: (n,) overwritten.
+        tableau_column: (n,) overwritten.
     """
     first_slack = len(basis.position) - len(basis.column)
     columns = basis.column.copy()
     # The rows of the basic slacks keep them; the other columns enter for the other slacks.
-    preference = np.zeros(len(columns))
+    leaving_priority = np.zeros(len(columns))
     for r in range(len(columns)):
-        preference[r] = 1.0
+        leaving_priority[r] = 1.0
     for column in columns:
         if column >= first_slack:
-            preference[column - first_slack] = 0.0
-    _reset(basis)
+            leaving_priority[column - first_slack] = 0.0
+    _reset_working_basis(basis)
     for column in columns:
         if column < first_slack:
-            _install(program, basis, column, preference, entering)
+            _enter_for_slack(program, basis, column, leaving_priority, tableau_column)
 
 
 @inner_kernel
-def _clear(program: Program, basis: Basis) -> None:
+def _reset_basis(program: Program, basis: Basis) -> None:
     """Return to the basis of :func:`new_basis`."""
     for g in range(len(program.demand)):
         set_key(basis, g, len(program.link_ptr) - 1 + g)
-    _reset(basis)
+    _reset_working_basis(basis)
 
 
 @inner_kernel
-def _reset(basis: Basis) -> None:
+def _reset_working_basis(basis: Basis) -> None:
     """Make all slacks the columns of W; the keys stay."""
     num_rows = len(basis.column)
     first_slack = len(basis.position) - num_rows
@@ -405,37 +416,42 @@ def _reset(basis: Basis) -> None:
 
 
 @inner_kernel
-def _install(
-    program: Program, basis: Basis, column: int, preference: FloatArray, entering: FloatArray
+def _enter_for_slack(
+    program: Program,
+    basis: Basis,
+    column: int,
+    leaving_priority: FloatArray,
+    tableau_column: FloatArray,
 ) -> int:
-    """Let a column enter for the slack of the most preferred row whose pivot is not small beside
-    the largest one, among equals that of the largest pivot; return 1, or 0 if every pivot is too
-    small.
+    """Let a column enter W for a slack; return 1, or 0 if every pivot is too small.
+
+    Of the slacks whose pivot is not small beside the largest one, that of the highest priority
+    leaves, among equals that of the largest pivot.
 
     Args:
         program: the program.
-        basis: basis whose W has the slack of row r at position r, if that has a preference
-            (written).
+        basis: basis whose W has the slack of row r at position r, if that may leave (written).
         column: the column, outside the basis.
-        preference: (n,) preference of the slack of each row to leave; 0 if it stays, and once it
-            has left (written).
-        entering: (n,) overwritten.
+        leaving_priority: (n,) priority of the slack of each row to leave; 0 if it stays, and once
+            it has left (written).
+        tableau_column: (n,) overwritten.
     """
-    ftran(program, basis, column, entering)
-    largest = 0.0
-    for r in range(len(entering)):
-        if preference[r] > 0:
-            largest = max(largest, abs(entering[r]))
-    if largest < _MIN_PIVOT:
+    ftran(program, basis, column, tableau_column)
+    # Largest pivot of the slacks that may leave, then the slack that leaves.
+    largest_pivot = 0.0
+    for r in range(len(tableau_column)):
+        if leaving_priority[r] > 0:
+            largest_pivot = max(largest_pivot, abs(tableau_column[r]))
+    if largest_pivot < _MIN_PIVOT:
         return 0
     best = -1
-    for r in range(len(entering)):
-        pivot = abs(entering[r])
-        if preference[r] > 0 and pivot > _MIN_PIVOT_RATIO * largest:
-            is_better = best < 0 or preference[r] > preference[best]
-            is_equal = best >= 0 and preference[r] == preference[best]
-            if is_better or (is_equal and pivot > abs(entering[best])):
+    for r in range(len(tableau_column)):
+        pivot = abs(tableau_column[r])
+        if leaving_priority[r] > 0 and pivot > _MIN_PIVOT_RATIO * largest_pivot:
+            is_better = best < 0 or leaving_priority[r] > leaving_priority[best]
+            is_equal = best >= 0 and leaving_priority[r] == leaving_priority[best]
+            if is_better or (is_equal and pivot > abs(tableau_column[best])):
                 best = r
-    update_basis(basis, best, column, entering)
-    preference[best] = 0.0
+    update_basis(basis, best, column, tableau_column)
+    leaving_priority[best] = 0.0
     return 1

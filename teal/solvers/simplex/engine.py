@@ -31,7 +31,7 @@ from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.result import SolveResult, SolveState, Stop
 from teal.solvers.simplex.basis import Basis, Program, blocks_of, crash, new_basis, paths_by_row
-from teal.solvers.simplex.method import Work, new_work, optimise, perturb_towards
+from teal.solvers.simplex.method import Work, new_work, optimise, perturb_to_dual_feasible
 
 # Relative perturbation of the values, which breaks ties.
 PERTURBATION = 1e-8
@@ -43,7 +43,7 @@ _PRICE_FACTOR = 1 + PERTURBATION + _CRASH_PERTURBATION
 # Number of matrices that are solved one after the other, each from the basis of the one before; the
 # last part of a batch has half as many to one and a half times as many.  It does not depend on the
 # number of threads, so that results do not either.
-_PART = 16
+_PART_SIZE = 16
 # Largest gap of interior points, where these solve the first matrix.
 _FIRST_GAP = 1e-7
 # Largest number of pivots of a matrix, for each row of the program.
@@ -53,8 +53,9 @@ _MAX_FAILURES = 3
 
 
 def accepts(problem: Problem) -> bool:
-    """Return whether the engine can solve a problem: a linear value over paths, on the CPU, where
-    demand may be unserved.
+    """Return whether the engine can solve a problem.
+
+    It solves programs of a linear value over paths, on the CPU, in which demand may be unserved.
     """
     return (
         problem.ops.device.type == "cpu"
@@ -114,17 +115,17 @@ class DualSimplex:
                 "be unserved, and does not support this one",
                 "use engine auto",
             )
-        exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
+        problem64 = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
         # Allow a pause before the pivots, which only the deadline interrupts.
         yield
         stop = np.zeros(1, np.bool_)
-        max_pivots = min(limits.max_iterations, _MAX_PIVOTS_PER_ROW * exact.capacity.shape[1])
+        max_pivots = min(limits.max_iterations, _MAX_PIVOTS_PER_ROW * problem64.capacity.shape[1])
         with ends_at(limits.deadline, stop):
-            splits, prices, pivots = _solve_batch(exact, start.state, limits, max_pivots, stop)
+            splits, prices, pivots = _solve_batch(problem64, start.state, limits, max_pivots, stop)
         # Without a warm start interior points give the first basis.
         self.detail = Origin.INTERIOR if start.state is None else start.origin
         result = certified_result(
-            exact,
+            problem64,
             torch.from_numpy(splits),
             torch.from_numpy(prices),
             limits.gap,
@@ -146,67 +147,76 @@ def _stop_reason(has_reached_limit: bool, stop: BoolArray) -> Stop:
 
 
 def _solve_batch(
-    problem: Problem, state: SolveState | None, limits: Limits, max_pivots: int, stop: BoolArray
+    problem: Problem,
+    warm_start: SolveState | None,
+    limits: Limits,
+    max_pivots: int,
+    stop: BoolArray,
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
-    """Solve B matrices in consecutive parts, several at once; return splits (B, D, K), dual prices
-    (B, E) and pivots (B,).
+    """Solve B matrices in consecutive parts, several at once.
 
     Args:
         problem: B matrices in float64.
-        state: warm start; None for a cold one.
+        warm_start: warm start; None for a cold one.
         limits: target and limits of interior points, where these solve the first matrix.
         max_pivots: largest number of pivots of a matrix.
         stop: (1,) flag at which the iteration ends.
+
+    Returns:
+        splits (B, D, K), dual prices (B, E), and pivots (B,).
     """
-    links = path_links_of(problem.paths)
+    path_links = path_links_of(problem.paths)
     mask = problem.ops.mask
     batch, num_links = problem.capacity.shape
-    num_paths = len(links.slot)
+    num_paths = len(path_links.slot)
     num_blocks = problem.demand.shape[1]
-    block, row_path_ptr, row_path = _columns(problem.paths, num_links)
-    value = _perturbed_values(problem, links, len(block))
+    block, row_path_ptr, row_path = _column_arrays(problem.paths, num_links)
+    value = _perturbed_values(problem, path_links, len(block))
     demand = problem.demand.contiguous().numpy()
     # Capacities above all demand, which may be infinite, do not bind.  Without demand any other
     # finite one will do.
     total = demand.sum(1, keepdims=True)
     capacity = np.minimum(problem.capacity.numpy(), np.where(total > 0, 2 * total, 1.0))
     pivots = np.zeros(batch, np.int64)
-    if state is None:
+    # Splits (B, D K) and prices (B, E) of the warm start, or 0.
+    if warm_start is None:
         splits = np.zeros((batch, mask.numel()))
         prices = np.zeros((batch, num_links))
     else:
-        splits = np.array(state.splits.to(torch.float64).numpy().reshape(batch, -1))
-        prices = np.array(state.prices.to(torch.float64).numpy())
-    num_parts = max(1, (batch + _PART // 2) // _PART)
-    ends = [*range(0, num_parts * _PART, _PART), batch]
+        splits = np.array(warm_start.splits.to(torch.float64).numpy().reshape(batch, -1))
+        prices = np.array(warm_start.prices.to(torch.float64).numpy())
+    num_parts = max(1, (batch + _PART_SIZE // 2) // _PART_SIZE)
+    part_bounds = [*range(0, num_parts * _PART_SIZE, _PART_SIZE), batch]
 
     def solve_part(first: int, end: int) -> None:
         # Without a warm start interior points solve the first matrix of a part.
-        rows = slice(first, end)
-        if state is None:
-            row = problem if batch == 1 else problem.row(first)
+        part_matrices = slice(first, end)
+        if warm_start is None:
+            first_problem = problem if batch == 1 else problem.row(first)
             first_gap = min(limits.gap, _FIRST_GAP)
             first_limits = dataclasses.replace(limits, gap=first_gap, report=None)
-            start = complete(InteriorPoints().solve(row, Start(), first_limits)).state
-            splits[rows] = start.splits.to(torch.float64).numpy().reshape(-1)
-            prices[rows] = start.prices.to(torch.float64).numpy().reshape(-1)
+            first_state = complete(
+                InteriorPoints().solve(first_problem, Start(), first_limits)
+            ).state
+            splits[part_matrices] = first_state.splits.to(torch.float64).numpy().reshape(-1)
+            prices[part_matrices] = first_state.prices.to(torch.float64).numpy().reshape(-1)
         solve_matrices(
-            links,
+            path_links,
             row_path_ptr,
             row_path,
             block,
             value.copy(),
-            demand[rows],
-            capacity[rows],
+            demand[part_matrices],
+            capacity[part_matrices],
             new_basis(num_paths, num_blocks, num_links),
             new_work(num_paths, num_blocks, num_links),
-            splits[first, links.slot],
+            splits[first, path_links.slot],
             prices[first].copy(),
-            state is not None,
+            warm_start is not None,
             max_pivots,
-            splits[rows],
-            prices[rows],
-            pivots[rows],
+            splits[part_matrices],
+            prices[part_matrices],
+            pivots[part_matrices],
             stop,
         )
 
@@ -214,13 +224,13 @@ def _solve_batch(
     num_threads = numba.get_num_threads()
     if num_parts == 1 or num_threads == 1:
         with threads_for(0):
-            for first, end in itertools.pairwise(ends):
+            for first, end in itertools.pairwise(part_bounds):
                 solve_part(first, end)
     else:
         with ThreadPoolExecutor(
             num_threads, initializer=numba.set_num_threads, initargs=(1,)
         ) as pool:
-            list(pool.map(solve_part, ends, ends[1:]))
+            list(pool.map(solve_part, part_bounds, part_bounds[1:]))
     return splits.reshape(batch, *mask.shape), prices, pivots
 
 
@@ -228,40 +238,40 @@ _Columns = tuple[Int64Array, Int64Array, IntArray]
 _cache: weakref.WeakKeyDictionary[PathSet, _Columns] = weakref.WeakKeyDictionary()
 
 
-def _columns(paths: PathSet, num_links: int) -> _Columns:
+def _column_arrays(paths: PathSet, num_links: int) -> _Columns:
     """Return the block of each column (P + D + n,), and the paths over each link in CSR form."""
     columns = _cache.get(paths)
     if columns is None:
-        links = path_links_of(paths)
-        columns = (blocks_of(links, num_links), *paths_by_row(links, num_links))
+        path_links = path_links_of(paths)
+        columns = (blocks_of(path_links, num_links), *paths_by_row(path_links, num_links))
         _cache[paths] = columns
     return columns
 
 
-def _perturbed_values(problem: Problem, links: PathLinks, num_columns: int) -> FloatArray:
+def _perturbed_values(problem: Problem, path_links: PathLinks, num_columns: int) -> FloatArray:
     """Return the perturbed value of a Gbit/s on each column; 0 for unserved flow and slacks.
 
     Args:
         problem: B matrices in float64.
-        links: P paths.
+        path_links: P paths.
         num_columns: P + D + n.
     """
-    num_paths = len(links.slot)
-    costs = np.zeros(num_columns)
-    value = problem.path_value.contiguous().numpy().reshape(-1)[links.slot]
-    costs[:num_paths] = value * _perturbation(num_paths)
-    return costs
+    num_paths = len(path_links.slot)
+    column_value = np.zeros(num_columns)
+    path_value = problem.path_value.contiguous().numpy().reshape(-1)[path_links.slot]
+    column_value[:num_paths] = path_value * _perturbation_factors(num_paths)
+    return column_value
 
 
 @functools.lru_cache(maxsize=8)
-def _perturbation(num_paths: int) -> FloatArray:
+def _perturbation_factors(num_paths: int) -> FloatArray:
     """Return (P,) the factor on the value of each path: random numbers that are always the same."""
     return 1 - PERTURBATION * np.random.default_rng(0).random(num_paths)
 
 
 @kernel
 def solve_matrices(
-    links: PathLinks,
+    path_links: PathLinks,
     row_path_ptr: Int64Array,
     row_path: IntArray,
     block: Int64Array,
@@ -282,7 +292,7 @@ def solve_matrices(
     """Solve matrices one after the other, each from the basis of the one before.
 
     Args:
-        links: P paths of D demands.
+        path_links: P paths of D demands.
         row_path_ptr, row_path: paths over each of n links, in CSR form.
         block: (P + D + n,) block of each column.
         value: (P + D + n,) value of a Gbit/s on each column; some are lowered.
@@ -301,12 +311,12 @@ def solve_matrices(
         stop: (1,) flag at which the iteration ends.
     """
     failures = 0
-    last = -1
+    last_optimal = -1
     for b in range(len(demand)):
         program = Program(
-            links.path_ptr,
-            links.link_ptr,
-            links.link,
+            path_links.path_ptr,
+            path_links.link_ptr,
+            path_links.link,
             row_path_ptr,
             row_path,
             block,
@@ -314,28 +324,29 @@ def solve_matrices(
             capacity[b],
             value,
         )
+        # The first basis comes from the given splits and prices.
         if b == 0:
-            crash(program, basis, first_shares, first_prices, work.entering)
-            perturb_towards(program, basis, work, _CRASH_PERTURBATION)
+            crash(program, basis, first_shares, first_prices, work.tableau_column)
+            perturb_to_dual_feasible(program, basis, work, _CRASH_PERTURBATION)
         is_optimal = False
         if not stop[0] and failures < _MAX_FAILURES:
             pivots[b], is_optimal = optimise(program, basis, work, max_pivots, stop)
         if is_optimal:
             failures = 0
-            last = b
-            _write(program, basis, work, links.slot, splits[b], prices[b])
+            last_optimal = b
+            _write_solution(program, basis, work, path_links.slot, splits[b], prices[b])
             continue
         # Fall back to the last optimal solution.
         failures += 1
-        if last >= 0 and not keeps_starts:
-            for slot in links.slot:
-                splits[b, slot] = splits[last, slot]
+        if last_optimal >= 0 and not keeps_starts:
+            for slot in path_links.slot:
+                splits[b, slot] = splits[last_optimal, slot]
             for r in range(len(first_prices)):
-                prices[b, r] = prices[last, r]
+                prices[b, r] = prices[last_optimal, r]
 
 
 @kernel
-def _write(
+def _write_solution(
     program: Program,
     basis: Basis,
     work: Work,

@@ -63,8 +63,8 @@ class Work(NamedTuple):
         tolerance: (D + n,) primal feasibility tolerance for flows of each block and the slack of
             each row, Gbit/s.
         num_basic: (D,) number of columns of W in each block.
-        entering: (n,) u of the entering column.
-        row: (n,) overwritten by any function.
+        tableau_column: (n,) u, the entering column in terms of W.
+        row_scratch: (n,) overwritten by any function.
         key_slope: (D,) change of the flow of each key for a Gbit/s of the entering column.
     """
 
@@ -76,8 +76,8 @@ class Work(NamedTuple):
     key_flow: FloatArray
     tolerance: FloatArray
     num_basic: Int64Array
-    entering: FloatArray
-    row: FloatArray
+    tableau_column: FloatArray
+    row_scratch: FloatArray
     key_slope: FloatArray
 
 
@@ -126,22 +126,22 @@ def optimise(
         is_shifted = _shift_costs(program, basis, work, dual_tolerance)
         # Primal feasibility, then the true costs.
         _compute_flows(program, basis, work)
-        count, status = _dual_simplex(program, basis, work, max_pivots - pivots, stop)
-        pivots += count
+        phase_pivots, status = _dual_simplex(program, basis, work, max_pivots - pivots, stop)
+        pivots += phase_pivots
         if status == _DONE and is_shifted:
             _restore_values(program, work)
             _compute_prices(program, basis, work)
-            count, status = _primal_simplex(
+            phase_pivots, status = _primal_simplex(
                 program, basis, work, max_pivots - pivots, dual_tolerance, stop
             )
-            pivots += count
+            pivots += phase_pivots
         if status == _LIMIT:
             return pivots, False
         # The basis is optimal if its flows are feasible after they are computed anew; otherwise the
         # next attempt starts from it.
         _compute_flows(program, basis, work)
         if status == _FAILED or _flows_have_drifted(program, basis, work):
-            refactorise(program, basis, work.entering)
+            refactorise(program, basis, work.tableau_column)
         elif _select_leaving(program, basis, work) < 0:
             _compute_prices(program, basis, work)
             return pivots, True
@@ -150,23 +150,25 @@ def optimise(
 
 @inner_kernel
 def _restore_values(program: Program, work: Work) -> None:
-    """Take the costs of the program, unshifted."""
+    """Reset the value of each column to that of the program, without shifts."""
     for column in range(len(work.value)):
         work.value[column] = program.value[column]
 
 
 @inner_kernel
-def perturb_towards(program: Program, basis: Basis, work: Work, share: float) -> None:
-    """Lower the values of nonbasic paths whose reduced cost is above 0, but at most a share of
-    the value, by it, so that a basis that is nearly dual feasible becomes so.
+def perturb_to_dual_feasible(
+    program: Program, basis: Basis, work: Work, max_relative_change: float
+) -> None:
+    """Make a nearly dual feasible basis dual feasible by a small perturbation of values.
 
-    It is a perturbation like that of all values, by as little, but it keeps the keys.
+    The value of each nonbasic path whose reduced cost is above 0, but small, falls by that cost.
+    The keys stay.
 
     Args:
-        program: the program; costs are written.
+        program: the program; ``value`` is written.
         basis: its basis.
         work: overwritten.
-        share: largest change of a value, over the value.
+        max_relative_change: largest change of a value, over the value.
     """
     num_paths = len(program.link_ptr) - 1
     _restore_values(program, work)
@@ -176,7 +178,7 @@ def perturb_towards(program: Program, basis: Basis, work: Work, share: float) ->
         multiplier = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
             reduced_cost = work.value[p] - multiplier - work.path_price[p]
-            is_small = 0 < reduced_cost <= share * program.value[p]
+            is_small = 0 < reduced_cost <= max_relative_change * program.value[p]
             if is_small and basis.position[p] == NONBASIC:
                 program.value[p] -= reduced_cost
 
@@ -186,15 +188,15 @@ def _set_tolerances(program: Program, work: Work) -> None:
     """Set the primal feasibility tolerances: of each block's flows, then of each slack, Gbit/s."""
     num_blocks = len(program.demand)
     max_capacity = 0.0
-    for row in range(len(program.capacity)):
-        max_capacity = max(max_capacity, program.capacity[row])
+    for r in range(len(program.capacity)):
+        max_capacity = max(max_capacity, program.capacity[r])
     # No tolerance is below the rounding error of a flow.
     rounding_error = _ROUNDING * max_capacity
     for block in range(num_blocks):
         work.tolerance[block] = max(_PRIMAL_TOLERANCE * program.demand[block], rounding_error)
-    for row in range(len(program.capacity)):
-        work.tolerance[num_blocks + row] = max(
-            _PRIMAL_TOLERANCE * program.capacity[row], rounding_error
+    for r in range(len(program.capacity)):
+        work.tolerance[num_blocks + r] = max(
+            _PRIMAL_TOLERANCE * program.capacity[r], rounding_error
         )
 
 
@@ -203,6 +205,7 @@ def _tolerance_of(program: Program, work: Work, column: int) -> float:
     """Return the primal feasibility tolerance of a column, Gbit/s."""
     block = program.block[column]
     if block == NO_BLOCK:
+        # Slack of row r: column P + D + r, tolerance D + r.
         num_paths = len(program.link_ptr) - 1
         return float(work.tolerance[column - num_paths])
     return float(work.tolerance[block])
@@ -210,12 +213,14 @@ def _tolerance_of(program: Program, work: Work, column: int) -> float:
 
 @inner_kernel
 def _compute_prices(program: Program, basis: Basis, work: Work) -> None:
-    """Compute the prices y of the basis, y' W = values of its columns less those of their keys;
-    count the columns of W in each block.
+    """Compute the prices y of the basis, and count the columns of W in each block.
+
+    They solve y' W = values of the columns of W less those of their keys.
     """
     price = work.price
     price[:] = 0.0
     work.num_basic[:] = 0
+    # y is the sum over the columns of W of (value less that of the key) times the inverse's row.
     for i in range(len(basis.column)):
         column = basis.column[i]
         column_value = work.value[column]
@@ -232,9 +237,9 @@ def _compute_prices(program: Program, basis: Basis, work: Work) -> None:
 
 @inner_kernel
 def _choose_keys(program: Program, basis: Basis, work: Work, tolerance: float) -> None:
-    """Make the column of the highest reduced value the key of each block without a column in W.
+    """Make the best column the key of each block without a column in W.
 
-    The prices do not depend on these keys.
+    The best column has the largest value less path price.  The prices do not depend on these keys.
     """
     num_paths = len(program.link_ptr) - 1
     for g in range(len(program.demand)):
@@ -243,25 +248,26 @@ def _choose_keys(program: Program, basis: Basis, work: Work, tolerance: float) -
         # The present key wins ties, up to rounding.
         key = basis.key[g]
         best = key
-        best_value = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
-        best_value += tolerance
-        unserved = num_paths + g
-        if work.value[unserved] > best_value:
-            best = unserved
-            best_value = work.value[unserved]
+        best_reduced_value = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
+        best_reduced_value += tolerance
+        unserved_column = num_paths + g
+        if work.value[unserved_column] > best_reduced_value:
+            best = unserved_column
+            best_reduced_value = work.value[unserved_column]
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
-            value = work.value[p] - work.path_price[p]
-            if value > best_value:
+            reduced_value = work.value[p] - work.path_price[p]
+            if reduced_value > best_reduced_value:
                 best = p
-                best_value = value
+                best_reduced_value = reduced_value
         if best != key:
             set_key(basis, g, best)
 
 
 @inner_kernel
 def _shift_costs(program: Program, basis: Basis, work: Work, tolerance: float) -> bool:
-    """Lower the value of each column with a positive reduced cost by it; return whether one had a
-    reduced cost above the tolerance.
+    """Lower the value of each nonbasic column with a positive reduced cost by that cost.
+
+    Return whether some reduced cost was above the tolerance.
     """
     num_paths = len(program.link_ptr) - 1
     num_blocks = len(program.demand)
@@ -272,11 +278,11 @@ def _shift_costs(program: Program, basis: Basis, work: Work, tolerance: float) -
             continue
         key = basis.key[g]
         multiplier = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
-        unserved = num_paths + g
-        if basis.position[unserved] == NONBASIC:
-            reduced_cost = work.value[unserved] - multiplier
+        unserved_column = num_paths + g
+        if basis.position[unserved_column] == NONBASIC:
+            reduced_cost = work.value[unserved_column] - multiplier
             if reduced_cost > 0:
-                work.value[unserved] -= reduced_cost
+                work.value[unserved_column] -= reduced_cost
                 is_shifted = is_shifted or reduced_cost > tolerance
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
             if basis.position[p] != NONBASIC:
@@ -286,10 +292,10 @@ def _shift_costs(program: Program, basis: Basis, work: Work, tolerance: float) -
                 work.value[p] -= reduced_cost
                 is_shifted = is_shifted or reduced_cost > tolerance
     for r in range(len(work.price)):
-        slack = num_paths + num_blocks + r
+        slack_column = num_paths + num_blocks + r
         # The reduced cost of a slack is its value less the price of its row.
-        if basis.position[slack] == NONBASIC and work.price[r] < 0:
-            work.value[slack] = work.price[r]
+        if basis.position[slack_column] == NONBASIC and work.price[r] < 0:
+            work.value[slack_column] = work.price[r]
             is_shifted = is_shifted or work.price[r] < -tolerance
     return is_shifted
 
@@ -299,20 +305,22 @@ def _compute_flows(program: Program, basis: Basis, work: Work) -> None:
     """Compute the flows of the basis from the demands and capacities."""
     num_paths = len(program.link_ptr) - 1
     # Capacity that the keys leave if they carry all of their demands.
-    unused = work.row
-    for r in range(len(unused)):
-        unused[r] = program.capacity[r]
+    unused_capacity = work.row_scratch
+    for r in range(len(unused_capacity)):
+        unused_capacity[r] = program.capacity[r]
     for g in range(len(program.demand)):
         key = basis.key[g]
         work.key_flow[g] = program.demand[g]
         if key < num_paths:
             for i in range(program.link_ptr[key], program.link_ptr[key + 1]):
-                unused[program.link[i]] -= program.demand[g]
+                unused_capacity[program.link[i]] -= program.demand[g]
+    # A column of W carries its row of the inverse times this capacity; its key the rest of the
+    # demand.
     for i in range(len(basis.column)):
         inverse_row = basis.inverse[i]
         flow = 0.0
-        for r in range(len(unused)):
-            flow += inverse_row[r] * unused[r]
+        for r in range(len(unused_capacity)):
+            flow += inverse_row[r] * unused_capacity[r]
         work.flow[i] = flow
         block = program.block[basis.column[i]]
         if block != NO_BLOCK:
@@ -324,10 +332,11 @@ def _flows_have_drifted(program: Program, basis: Basis, work: Work) -> bool:
     """Return whether loads and slacks of the flows of the basis differ from the capacities."""
     num_paths = len(program.link_ptr) - 1
     first_slack = num_paths + len(program.demand)
-    residual = work.row
+    residual = work.row_scratch
     for r in range(len(residual)):
         residual[r] = program.capacity[r]
     largest = 0.0
+    # Subtract the slacks, and the loads of the columns of W and of the keys.
     for i in range(len(basis.column)):
         column = basis.column[i]
         if column >= first_slack:
@@ -367,33 +376,35 @@ def _dual_simplex(
     """
     pivots = 0
     while True:
-        leaving = _select_leaving(program, basis, work)
-        if leaving < 0:
+        leaving_position = _select_leaving(program, basis, work)
+        if leaving_position < 0:
             return pivots, _DONE
         if pivots >= max_pivots or stop[0]:
             return pivots, _LIMIT
         # Ratio test on the pivot row, and the entering column in terms of W.
-        column, step = _entering_column(program, basis, work, basis.inverse[leaving])
-        if column < 0:
+        entering_column, step = _dual_entering_column(
+            program, basis, work, basis.inverse[leaving_position]
+        )
+        if entering_column < 0:
             return pivots, _FAILED
-        ftran(program, basis, column, work.entering)
-        if not abs(work.entering[leaving]) > _MIN_PIVOT:
+        ftran(program, basis, entering_column, work.tableau_column)
+        if not abs(work.tableau_column[leaving_position]) > _MIN_PIVOT:
             return pivots, _FAILED
-        _step_prices(work, basis.inverse[leaving], step)
-        _pivot(program, basis, work, leaving, column)
+        _step_prices(work, basis.inverse[leaving_position], step)
+        _pivot(program, basis, work, leaving_position, entering_column)
         pivots += 1
 
 
 @inner_kernel
 def _select_leaving(program: Program, basis: Basis, work: Work) -> int:
-    """Return the position with the largest squared infeasibility over its squared norm; -1 if the
-    basis is feasible.
+    """Return the position of the leaving column (dual steepest edge); -1 if the basis is feasible.
 
-    An infeasible key becomes a column of W first.
+    It has the largest squared infeasibility over the squared norm of its row of the inverse.  An
+    infeasible key becomes a column of W first.
     """
     best = -1
     best_score = 0.0
-    is_key = False
+    is_key_infeasible = False
     for i in range(len(basis.column)):
         column = basis.column[i]
         flow = work.flow[i]
@@ -402,7 +413,8 @@ def _select_leaving(program: Program, basis: Basis, work: Work) -> int:
             if score > best_score:
                 best = i
                 best_score = score
-                is_key = False
+                is_key_infeasible = False
+        # The key of the column's block; a key without columns in W carries all of its demand.
         block = program.block[column]
         if block == NO_BLOCK:
             continue
@@ -412,9 +424,9 @@ def _select_leaving(program: Program, basis: Basis, work: Work) -> int:
             if score > best_score:
                 best = i
                 best_score = score
-                is_key = True
-    if is_key:
-        # The largest flow of the block is its new key.
+                is_key_infeasible = True
+    if is_key_infeasible:
+        # The largest flow of the block becomes its key, and the infeasible key a column of W.
         block = program.block[basis.column[best]]
         for i in range(len(basis.column)):
             if program.block[basis.column[i]] == block and work.flow[i] > work.flow[best]:
@@ -434,7 +446,7 @@ def _swap_key(program: Program, basis: Basis, work: Work, position: int) -> None
 
 
 @inner_kernel
-def _entering_column(
+def _dual_entering_column(
     program: Program, basis: Basis, work: Work, pivot_row: FloatArray
 ) -> tuple[int, float]:
     """Return the nonbasic column whose reduced cost becomes 0 first as the leaving flow grows, and
@@ -457,42 +469,44 @@ def _entering_column(
     path_price = work.path_price
     path_alpha = work.path_alpha
     path_sums(program, pivot_row, path_alpha)
+    # Ratio test: smallest step; reduced costs that rounding has made positive count as 0.
     best = -1
     best_step = np.inf
-    pivot = 0.0
+    best_alpha = 0.0
     # Slacks.  Among equal steps the largest pivot is the most exact.
     for r in range(len(pivot_row)):
         alpha = pivot_row[r]
-        slack = num_paths + num_blocks + r
-        if alpha < -_MIN_PIVOT and position[slack] == NONBASIC:
-            step = min(0.0, value[slack] - work.price[r]) / alpha
-            if step < best_step or (step <= _TIE * best_step and alpha < pivot):
-                best = slack
+        slack_column = num_paths + num_blocks + r
+        if alpha < -_MIN_PIVOT and position[slack_column] == NONBASIC:
+            step = min(0.0, value[slack_column] - work.price[r]) / alpha
+            if step < best_step or (step <= _TIE * best_step and alpha < best_alpha):
+                best = slack_column
                 best_step = step
-                pivot = alpha
+                best_alpha = alpha
     for g in range(num_blocks):
+        # Multiplier of the block, and entry of its key, which its other columns subtract.
         key = basis.key[g]
         multiplier = value[key]
         key_alpha = 0.0
         if key < num_paths:
             multiplier -= path_price[key]
             key_alpha = path_alpha[key]
-        # Unserved flow, then the paths.
-        unserved = num_paths + g
-        if key_alpha > _MIN_PIVOT and position[unserved] == NONBASIC:
-            step = min(0.0, value[unserved] - multiplier) / -key_alpha
-            if step < best_step or (step <= _TIE * best_step and -key_alpha < pivot):
-                best = unserved
+        # Unserved flow, whose entry is minus that of the key, then the paths.
+        unserved_column = num_paths + g
+        if key_alpha > _MIN_PIVOT and position[unserved_column] == NONBASIC:
+            step = min(0.0, value[unserved_column] - multiplier) / -key_alpha
+            if step < best_step or (step <= _TIE * best_step and -key_alpha < best_alpha):
+                best = unserved_column
                 best_step = step
-                pivot = -key_alpha
+                best_alpha = -key_alpha
         for p in range(path_ptr[g], path_ptr[g + 1]):
             alpha = path_alpha[p] - key_alpha
             if alpha < -_MIN_PIVOT and position[p] == NONBASIC:
                 step = min(0.0, value[p] - multiplier - path_price[p]) / alpha
-                if step < best_step or (step <= _TIE * best_step and alpha < pivot):
+                if step < best_step or (step <= _TIE * best_step and alpha < best_alpha):
                     best = p
                     best_step = step
-                    pivot = alpha
+                    best_alpha = alpha
     return best, best_step
 
 
@@ -512,35 +526,40 @@ def _step_prices(work: Work, pivot_row: FloatArray, step: float) -> None:
 
 
 @inner_kernel
-def _pivot(program: Program, basis: Basis, work: Work, leaving: int, column: int) -> None:
+def _pivot(
+    program: Program, basis: Basis, work: Work, leaving_position: int, entering_column: int
+) -> None:
     """Let a column enter W at a position; update flows, basis and inverse.
 
     Args:
         program: the program.
         basis: the basis (written).
         work: flows (written), and u of the entering column.
-        leaving: position of the leaving column, whose flow becomes 0.
-        column: the entering column.
+        leaving_position: position of the leaving column, whose flow becomes 0.
+        entering_column: the entering column.
     """
-    entering = work.entering
-    flow = work.flow[leaving] / entering[leaving]
-    for i in range(len(entering)):
-        change = flow * entering[i] if i != leaving else work.flow[i]
-        if change == 0:
+    tableau_column = work.tableau_column
+    # Flow of the entering column at which that of the leaving one is 0; the keys balance their
+    # blocks.
+    entering_flow = work.flow[leaving_position] / tableau_column[leaving_position]
+    for i in range(len(tableau_column)):
+        flow_decrease = entering_flow * tableau_column[i] if i != leaving_position else work.flow[i]
+        if flow_decrease == 0:
             continue
-        work.flow[i] -= change
+        work.flow[i] -= flow_decrease
         block = program.block[basis.column[i]]
         if block != NO_BLOCK:
-            work.key_flow[block] += change
-    leaving_block = program.block[basis.column[leaving]]
+            work.key_flow[block] += flow_decrease
+    # Count the columns of W in each block.
+    leaving_block = program.block[basis.column[leaving_position]]
     if leaving_block != NO_BLOCK:
         work.num_basic[leaving_block] -= 1
-    block = program.block[column]
+    block = program.block[entering_column]
     if block != NO_BLOCK:
         work.num_basic[block] += 1
-        work.key_flow[block] -= flow
-    work.flow[leaving] = flow
-    update_basis(basis, leaving, column, entering)
+        work.key_flow[block] -= entering_flow
+    work.flow[leaving_position] = entering_flow
+    update_basis(basis, leaving_position, entering_column, tableau_column)
 
 
 @inner_kernel
@@ -566,42 +585,49 @@ def _primal_simplex(
         number of pivots, and _DONE for a dual feasible basis, _LIMIT or _FAILED.
     """
     for pivots in range(max_pivots + 1):
-        column, reduced_cost = _best_column(program, basis, work)
+        # Entering column, and ratio test: position of W or key that becomes 0 first.
+        entering_column, reduced_cost = _primal_entering_column(program, basis, work)
         if reduced_cost <= dual_tolerance:
             return pivots, _DONE
         if pivots == max_pivots or stop[0]:
             return pivots, _LIMIT
-        ftran(program, basis, column, work.entering)
-        position, block = _blocking(program, basis, work, column)
-        if position < 0 and block < 0:
+        ftran(program, basis, entering_column, work.tableau_column)
+        leaving_position, key_block = _primal_ratio_test(program, basis, work, entering_column)
+        if leaving_position < 0 and key_block < 0:
             return pivots, _FAILED
-        if block >= 0 and work.num_basic[block] == 0:
+        if key_block >= 0 and work.num_basic[key_block] == 0:
             # The key itself leaves, and the column replaces it: W and prices stay.
-            flow = work.key_flow[block]
+            entering_flow = work.key_flow[key_block]
             for i in range(len(work.flow)):
-                work.flow[i] -= flow * work.entering[i]
+                work.flow[i] -= entering_flow * work.tableau_column[i]
                 other = program.block[basis.column[i]]
                 if other != NO_BLOCK:
-                    work.key_flow[other] += flow * work.entering[i]
-            set_key(basis, block, column)
-            work.key_flow[block] = flow
+                    work.key_flow[other] += entering_flow * work.tableau_column[i]
+            set_key(basis, key_block, entering_column)
+            work.key_flow[key_block] = entering_flow
             continue
-        if block >= 0:
+        if key_block >= 0:
             # A key leaves after it has become a column of W.
-            position = _largest_basic(program, basis, work, block)
-            _swap_key(program, basis, work, position)
-            ftran(program, basis, column, work.entering)
-        if not abs(work.entering[position]) > _MIN_PIVOT:
+            leaving_position = _largest_basic(program, basis, work, key_block)
+            _swap_key(program, basis, work, leaving_position)
+            ftran(program, basis, entering_column, work.tableau_column)
+        if not abs(work.tableau_column[leaving_position]) > _MIN_PIVOT:
             return pivots, _FAILED
-        work.flow[position] = max(0.0, work.flow[position])
-        path_sums(program, basis.inverse[position], work.path_alpha)
-        _step_prices(work, basis.inverse[position], reduced_cost / work.entering[position])
-        _pivot(program, basis, work, position, column)
+        # Set a leaving flow that rounding has made negative to 0; then update prices, flows and
+        # basis.
+        work.flow[leaving_position] = max(0.0, work.flow[leaving_position])
+        path_sums(program, basis.inverse[leaving_position], work.path_alpha)
+        _step_prices(
+            work,
+            basis.inverse[leaving_position],
+            reduced_cost / work.tableau_column[leaving_position],
+        )
+        _pivot(program, basis, work, leaving_position, entering_column)
     return max_pivots, _LIMIT
 
 
 @inner_kernel
-def _best_column(program: Program, basis: Basis, work: Work) -> tuple[int, float]:
+def _primal_entering_column(program: Program, basis: Basis, work: Work) -> tuple[int, float]:
     """Return the nonbasic column of the largest reduced cost, and this cost (Dantzig's rule).
 
     The multiplier of a block makes the reduced cost of its key 0.
@@ -611,20 +637,20 @@ def _best_column(program: Program, basis: Basis, work: Work) -> tuple[int, float
     best = -1
     best_cost = -np.inf
     for r in range(len(work.price)):
-        slack = num_paths + num_blocks + r
+        slack_column = num_paths + num_blocks + r
         # Slack of a link.
-        reduced_cost = work.value[slack] - work.price[r]
-        if reduced_cost > best_cost and basis.position[slack] == NONBASIC:
-            best = slack
+        reduced_cost = work.value[slack_column] - work.price[r]
+        if reduced_cost > best_cost and basis.position[slack_column] == NONBASIC:
+            best = slack_column
             best_cost = reduced_cost
     for g in range(num_blocks):
         key = basis.key[g]
         multiplier = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
         # Unserved flow of the block, then its paths.
-        unserved = num_paths + g
-        reduced_cost = work.value[unserved] - multiplier
-        if reduced_cost > best_cost and basis.position[unserved] == NONBASIC:
-            best = unserved
+        unserved_column = num_paths + g
+        reduced_cost = work.value[unserved_column] - multiplier
+        if reduced_cost > best_cost and basis.position[unserved_column] == NONBASIC:
+            best = unserved_column
             best_cost = reduced_cost
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
             reduced_cost = work.value[p] - multiplier - work.path_price[p]
@@ -635,10 +661,10 @@ def _best_column(program: Program, basis: Basis, work: Work) -> tuple[int, float
 
 
 @inner_kernel
-def _blocking(program: Program, basis: Basis, work: Work, column: int) -> tuple[int, int]:
-    """Return what becomes 0 first as a column enters: a position of W and -1, or -1 and the block
-    of a key; -1 twice if nothing does.
+def _primal_ratio_test(program: Program, basis: Basis, work: Work, column: int) -> tuple[int, int]:
+    """Return the flow that becomes 0 first as a column enters (ratio test).
 
+    The result is a position of W and -1, or -1 and the block of a key; -1 twice if no flow falls.
     Among equal ratios the larger pivot wins.
 
     Args:
@@ -649,33 +675,35 @@ def _blocking(program: Program, basis: Basis, work: Work, column: int) -> tuple[
     """
     slope = work.key_slope
     slope[:] = 0.0
+    # Change of the flow of each key for a Gbit/s of the entering column.
     for i in range(len(work.flow)):
         block = program.block[basis.column[i]]
         if block != NO_BLOCK:
-            slope[block] += work.entering[i]
+            slope[block] += work.tableau_column[i]
     block = program.block[column]
     if block != NO_BLOCK:
         slope[block] -= 1.0
     position = -1
     key_block = -1
-    least = np.inf
+    min_ratio = np.inf
     pivot = 0.0
+    # Ratios of the columns of W, then of the keys.
     for i in range(len(work.flow)):
-        rate = work.entering[i]
-        if rate > _MIN_PIVOT:
-            ratio = max(0.0, work.flow[i]) / rate
-            if ratio < least or (ratio == least and rate > pivot):
+        flow_decrease = work.tableau_column[i]
+        if flow_decrease > _MIN_PIVOT:
+            ratio = max(0.0, work.flow[i]) / flow_decrease
+            if ratio < min_ratio or (ratio == min_ratio and flow_decrease > pivot):
                 position = i
-                least = ratio
-                pivot = rate
+                min_ratio = ratio
+                pivot = flow_decrease
     for g in range(len(slope)):
-        rate = -slope[g]
-        if rate > _MIN_PIVOT:
-            ratio = max(0.0, work.key_flow[g]) / rate
-            if ratio < least or (ratio == least and rate > pivot):
+        flow_decrease = -slope[g]
+        if flow_decrease > _MIN_PIVOT:
+            ratio = max(0.0, work.key_flow[g]) / flow_decrease
+            if ratio < min_ratio or (ratio == min_ratio and flow_decrease > pivot):
                 key_block = g
-                least = ratio
-                pivot = rate
+                min_ratio = ratio
+                pivot = flow_decrease
     return (-1, key_block) if key_block >= 0 else (position, -1)
 
 

@@ -83,13 +83,13 @@ def ranking_table(scores: Sequence[Score]) -> Table:
         name: [score for score in scores if score.program == name] for name in ranking
     }
 
-    def mean(track: str) -> Column:
+    def mean_column(track: str) -> Column:
         """Return the column of the mean scores in a track, or of all tracks."""
         return Column(track, lambda name: ranking[name][track], percent, most_is_best=True)
 
     columns = (
         Column("program", str),
-        *map(mean, (*_tracks(scores), "all")),
+        *map(mean_column, (*_tracks(scores), "all")),
         Column("median time", lambda name: _median_s(scores_by_program[name]), time_text),
         Column(
             "not valid",
@@ -182,8 +182,8 @@ def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
     """
     if (config.set / SET_FILE).is_file():
         if config.network:
-            problem = f"{config.set} has a set already, whose networks are fixed"
-            raise InputError.invalid("--network", "", problem, "drop --network")
+            fault = f"{config.set} has a set already, whose networks are fixed"
+            raise InputError.invalid("--network", "", fault, "drop --network")
         return read_set(config.set)
     with progress_bar(desc="problems", unit="case") as bar:
 
@@ -235,8 +235,8 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     files = [*out_files.values(), *config.results]
     if len({path.stem for path in files}) < len(files):
         stems = ", ".join(path.stem for path in files)
-        problem = f"the file names, which are the names of the programs, are not unique: {stems}"
-        raise InputError.invalid("--results", "", problem, "rename a file")
+        fault = f"the file names, which are the names of the programs, are not unique: {stems}"
+        raise InputError.invalid("--results", "", fault, "rename a file")
     # Run the schemes.
     bench = set_of(config, notify)
     other_results = {path.stem: read_results(path, bench) for path in config.results}
@@ -312,14 +312,15 @@ def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
     faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
     lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]
     if config.prove and config.out is not None:
-        valid = [score for score in scores if not score.fault]
-        unproved = [score for score in valid if math.isnan(score.proved_gap)]
+        valid_scores = [score for score in scores if not score.fault]
+        unproved_scores = [score for score in valid_scores if math.isnan(score.proved_gap)]
         lines.append(
-            f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results "
-            "have a proof"
+            f"{config.out / PROOFS}: {len(valid_scores) - len(unproved_scores)} of "
+            f"{len(valid_scores)} valid results have a proof"
         )
         lines += [
-            f"{score.program}, {score.case}: {score.proof}" for score in unproved[:_MAX_LISTED]
+            f"{score.program}, {score.case}: {score.proof}"
+            for score in unproved_scores[:_MAX_LISTED]
         ]
     if config.out is not None:
         lines.append(f"{config.out / PAGE}: open it in a browser")

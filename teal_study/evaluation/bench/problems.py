@@ -48,37 +48,37 @@ _GAP = 1e-3
 # Significant digits of a rate.
 _DIGITS = 6
 # Number of edge-disjoint paths from which column generation starts.
-_FIRST_PATHS = 4
+_NUM_FIRST_PATHS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class _Source:
+class _NetworkSpec:
     """Specification of one network of the set.
 
     Attributes:
         topology: name of the network.
         traffic: specification of the generated matrices.
         known_rows: indices of the matrices of the track known; the last one is used for failures.
-        next: indices of the matrices of the track next.
+        next_rows: indices of the matrices of the track next.
         failed_every: every n-th cable fails, in a case of its own; 0 for none.
-        unsplittable: indices of the matrices of the track unsplittable.
+        unsplittable_rows: indices of the matrices of the track unsplittable.
     """
 
     topology: str
     traffic: str
     known_rows: tuple[int, ...]
-    next: tuple[int, ...]
+    next_rows: tuple[int, ...]
     failed_every: int
-    unsplittable: tuple[int, ...]
+    unsplittable_rows: tuple[int, ...]
 
 
 # The flow tracks use networks with scarce capacity: on GEANT, Germany50 and B4 at a load of 4 every
 # good scheme is optimal.
-_SOURCES = {
-    "b4": _Source(
+_NETWORK_SPECS = {
+    "b4": _NetworkSpec(
         "b4", "gravity:seed=11,count=48,load=4", (24,), tuple(range(40, 48)), 3, (12, 36)
     ),
-    "geant": _Source(
+    "geant": _NetworkSpec(
         "topohub:sndlib/geant",
         "gravity:seed=12,count=48,load=4",
         (),
@@ -86,7 +86,7 @@ _SOURCES = {
         0,
         (12, 36),
     ),
-    "germany50": _Source(
+    "germany50": _NetworkSpec(
         "topohub:sndlib/germany50",
         "gravity:seed=13,count=48,load=4",
         (),
@@ -94,10 +94,10 @@ _SOURCES = {
         0,
         (12,),
     ),
-    "gabriel-60": _Source(
+    "gabriel-60": _NetworkSpec(
         "topohub:gabriel/60/8", "gravity:seed=15,count=48,load=8", (12, 24, 36, 47), (), 14, ()
     ),
-    "gabriel-90": _Source(
+    "gabriel-90": _NetworkSpec(
         "topohub:gabriel/90/7", "gravity:seed=16,count=24,load=8", (12, 23), (), 0, ()
     ),
 }
@@ -168,7 +168,7 @@ class BenchSet:
 
 def make_set(
     report: Callable[[str, int, int], None] = lambda *_: None,
-    names: tuple[str, ...] = tuple(_SOURCES),
+    names: tuple[str, ...] = tuple(_NETWORK_SPECS),
 ) -> BenchSet:
     """Return the set: load networks, generate matrices, and compute the optima.
 
@@ -180,41 +180,41 @@ def make_set(
         InputError: a network that the set does not have.
     """
     for name in names:
-        if name not in _SOURCES:
-            raise InputError("--network", "", "one of " + ", ".join(_SOURCES), repr(name))
+        if name not in _NETWORK_SPECS:
+            raise InputError("--network", "", "one of " + ", ".join(_NETWORK_SPECS), repr(name))
     # Networks, and their rounded traffic.
     networks = {}
     traffic = {}
     for name in names:
         networks[name] = topology = dataclasses.replace(
-            load_topology(_SOURCES[name].topology), name=name
+            load_topology(_NETWORK_SPECS[name].topology), name=name
         )
-        traffic[name] = _rounded(load_traffic(_SOURCES[name].traffic, topology))
+        traffic[name] = _rounded(load_traffic(_NETWORK_SPECS[name].traffic, topology))
     # Solve each case; its value and bound are 0 until then.
-    planned = [
-        (name, track, row, failed)
+    case_plans = [
+        (name, track, matrix_index, failed)
         for name in names
-        for track, row, failed in _cases(name, networks[name])
+        for track, matrix_index, failed in _case_plans(name, networks[name])
     ]
     # A case is named network/track/matrix, and /failed cable if there is one.
     cases = []
     bench = BenchSet(networks, traffic, ())
-    for case_index, (name, track, row, failed) in enumerate(planned):
+    for case_index, (name, track, matrix_index, failed) in enumerate(case_plans):
         case = Case(
-            "/".join(filter(None, (name, track, str(row), " - ".join(failed)))),
+            "/".join(filter(None, (name, track, str(matrix_index), " - ".join(failed)))),
             track,
             name,
-            row,
+            matrix_index,
             failed,
             0,
             0,
         )
-        report(case.name, case_index, len(planned))
-        cases.append(_solved(bench, case))
+        report(case.name, case_index, len(case_plans))
+        cases.append(_with_optimum(bench, case))
     return dataclasses.replace(bench, cases=tuple(cases))
 
 
-def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[str, ...]]]:
+def _case_plans(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[str, ...]]]:
     """Yield track, index of the matrix, and ends of the failed cable, () for none, of each case of
     a network.
 
@@ -222,20 +222,24 @@ def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[st
         name: name of the network in the set.
         topology: the network.
     """
-    source = _SOURCES[name]
-    for row in source.known_rows:
+    network_spec = _NETWORK_SPECS[name]
+    for row in network_spec.known_rows:
         yield "known", row, ()
-    cables = topology.cables()[:: source.failed_every] if source.failed_every else []
+    cables = topology.cables()[:: network_spec.failed_every] if network_spec.failed_every else []
     for cable in cables:
         ends = (topology.link_source[cable[0]], topology.link_target[cable[0]])
-        yield "failures", source.known_rows[-1], tuple(topology.node_names[end] for end in ends)
-    for row in source.next:
+        yield (
+            "failures",
+            network_spec.known_rows[-1],
+            tuple(topology.node_names[end] for end in ends),
+        )
+    for row in network_spec.next_rows:
         yield "next", row, ()
-    for row in source.unsplittable:
+    for row in network_spec.unsplittable_rows:
         yield "unsplittable", row, ()
 
 
-def _solved(bench: BenchSet, case: Case) -> Case:
+def _with_optimum(bench: BenchSet, case: Case) -> Case:
     """Return a case with the value and the bound of its optimum over all paths.
 
     Args:
@@ -249,8 +253,8 @@ def _solved(bench: BenchSet, case: Case) -> Case:
 
 
 def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
-    """Return the problem of a case over _FIRST_PATHS paths of each demand, and its optimum over all
-    paths, by column generation from these paths.
+    """Return the problem of a case over _NUM_FIRST_PATHS paths of each demand, and its optimum
+    over all paths, by column generation from these paths.
 
     Args:
         bench: networks and matrices.
@@ -258,7 +262,7 @@ def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
     """
     topology = bench.network_of(case)
     traffic = bench.traffic[case.network]
-    paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
+    paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_NUM_FIRST_PATHS)
     problem = Problem.create(
         bench.networks[case.network],
         paths,
@@ -315,8 +319,8 @@ def read_set(folder: Path) -> BenchSet:
         names = content["networks"]
         key = content["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = f"no benchmark set: {type(error).__name__}: {error}"
-        raise InputError.invalid(str(file), "", problem, "make one with teal bench --set") from None
+        fault = f"no benchmark set: {type(error).__name__}: {error}"
+        raise InputError.invalid(str(file), "", fault, "make one with teal bench --set") from None
     # Networks, named as in the set, and their matrices; their content hash must be unchanged.
     networks = {name: load_topology(str(folder / f"{name}.json")) for name in names}
     networks = {

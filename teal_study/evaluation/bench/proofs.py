@@ -45,7 +45,7 @@ def prove_scores(
         report: called with the name of each case.
     """
     # Scores with a proof, or with the reason why there is none, by (program, case).
-    proved: dict[tuple[str, str], Score] = {}
+    proved_scores: dict[tuple[str, str], Score] = {}
     for case in bench.cases:
         report(case.name)
         valid_scores = [score for score in scores if score.case == case.name and not score.fault]
@@ -65,14 +65,14 @@ def prove_scores(
                     case,
                     folder / score_folder,
                 )
-                proved[score.program, case.name] = dataclasses.replace(
+                proved_scores[score.program, case.name] = dataclasses.replace(
                     score, proved_gap=proved_gap(sentences), proof=str(score_folder)
                 )
             except TealError as error:
-                proved[score.program, case.name] = dataclasses.replace(
+                proved_scores[score.program, case.name] = dataclasses.replace(
                     score, proof=f"not proved: {error}"
                 )
-    return [proved.get((score.program, score.case), score) for score in scores]
+    return [proved_scores.get((score.program, score.case), score) for score in scores]
 
 
 def _proof_folder(score: Score) -> Path:
@@ -95,18 +95,19 @@ def _prove(
         case: the case, whose name appears in messages.
         folder: folder of the proof.
     """
-    # Rates by (source, target), Gbit/s; flows of each demand by path.
+    # Rate by (source, target), Gbit/s; flow of each demand by path: its share of this rate.
     demand = problem.demand[0].numpy()
-    rate = {
+    rate_by_pair = {
         (int(s), int(t)): float(amount)
         for (s, t), amount in zip(problem.paths.pairs, demand, strict=True)
     }
     flows: dict[Demand, PathFlows] = {
-        (*ends, ""): _sum_by_path(
-            (tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in demand_paths
+        (*node_pair, ""): _sum_by_path(
+            (tuple(links), max(0.0, share) * rate_by_pair.get(node_pair, 0.0))
+            for links, share in demand_paths
         )
-        for ends, demand_paths in result.items()
-        if rate.get(ends, 0.0) > 0
+        for node_pair, demand_paths in result.items()
+        if rate_by_pair.get(node_pair, 0.0) > 0
     }
     # Splits over the candidate paths and those of the result; solve times are unknown (NaN).
     all_paths, splits = splits_over(flows, problem.topology, paths, demand, None, case.name)
@@ -122,7 +123,7 @@ def _sum_by_path(flows: Iterable[tuple[tuple[int, ...], float]]) -> PathFlows:
     Args:
         flows: links and flow of each path.
     """
-    total: PathFlows = {}
+    flow_by_path: PathFlows = {}
     for links, flow in flows:
-        total[links] = total.get(links, 0.0) + flow
-    return total
+        flow_by_path[links] = flow_by_path.get(links, 0.0) + flow
+    return flow_by_path

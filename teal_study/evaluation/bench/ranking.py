@@ -84,9 +84,9 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
     """
     # Cases by name; indices of links by the names of their ends, and of nodes by name, by network.
     cases = {case.name: case for case in bench.cases}
-    links = {name: _links(bench, name) for name in bench.networks}
-    nodes = {name: topology.node_index() for name, topology in bench.networks.items()}
-    path_sets: dict[str, Paths] = {}
+    link_indices = {name: _link_by_names(bench, name) for name in bench.networks}
+    node_indices = {name: topology.node_index() for name, topology in bench.networks.items()}
+    paths_by_case: dict[str, Paths] = {}
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
@@ -105,27 +105,32 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                 names = row["path"].split("|")
                 try:
                     node_pair = (
-                        nodes[case.network][row["source"]],
-                        nodes[case.network][row["target"]],
+                        node_indices[case.network][row["source"]],
+                        node_indices[case.network][row["target"]],
                     )
-                    path_links = [links[case.network][pair] for pair in itertools.pairwise(names)]
+                    path_links = [
+                        link_indices[case.network][pair] for pair in itertools.pairwise(names)
+                    ]
                     share = float(row["share"])
                 except (KeyError, ValueError) as error:
-                    problem = f"not a node, a link of the network, or a number: {error}"
-                    raise InputError.invalid(str(path), where, problem) from None
+                    fault = (
+                        "not a node, a link of the network, or a number; correct source, target, "
+                        f"path or share: {error}"
+                    )
+                    raise InputError.invalid(str(path), where, fault) from None
                 if names[0] != row["source"] or names[-1] != row["target"]:
                     raise InputError(str(path), where, "a path from source to target", row["path"])
-                path_sets.setdefault(case.name, {}).setdefault(node_pair, []).append(
+                paths_by_case.setdefault(case.name, {}).setdefault(node_pair, []).append(
                     (path_links, share)
                 )
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
+        fault = f"cannot be read: {error.strerror or error}"
         remedy = f"give a table with the columns {','.join(HEADER)}"
-        raise InputError.invalid(str(path), "", problem, remedy) from None
-    return path_sets
+        raise InputError.invalid(str(path), "", fault, remedy) from None
+    return paths_by_case
 
 
-def _links(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:
+def _link_by_names(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:
     """Return the index of each link of a network, by (source name, target name).
 
     Args:
@@ -197,7 +202,7 @@ def score_of(
         seconds: time of the case; NaN if unknown.
     """
     # Flow is compared with its upper bound, utilisation with its lower bound.
-    value, fault = (math.nan, "no result") if paths is None else _value(bench, case, paths)
+    value, fault = (math.nan, "no result") if paths is None else _checked_value(bench, case, paths)
     score = 0.0
     if not fault:
         ratio = (
@@ -209,7 +214,7 @@ def score_of(
     return Score(program, case.name, case.track, score, value, case.bound, seconds, fault)
 
 
-def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
+def _checked_value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
     """Check an allocation, and compute its value.
 
     Args:
@@ -228,7 +233,7 @@ def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
     }
     # Check the shares of each demand, and add up loads and carried demand.
     load = np.zeros(topology.num_links)
-    carried = 0.0
+    carried_rate = 0.0
     for node_pair, demand_paths in paths.items():
         rate = demand.get(node_pair, 0.0)
         total_share, fault = _check_shares(topology, case, node_pair, demand_paths)
@@ -236,17 +241,17 @@ def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
             return math.nan, fault
         for links, share in demand_paths:
             np.add.at(load, links, max(share, 0.0) * rate)
-        carried += rate * min(total_share, 1.0)
+        carried_rate += rate * min(total_share, 1.0)
     # Check the capacities, or that all demand is carried.
     is_live = topology.capacity > 0
     utilisation = float((load[is_live] / topology.capacity[is_live]).max(initial=0.0))
     if case.objective == "total_flow":
         if utilisation > 1 + _TOLERANCE:
             return math.nan, f"a link is loaded to {100 * utilisation:.4f}% of its capacity"
-        return carried, ""
+        return carried_rate, ""
     total_demand = sum(demand.values())
-    if carried < total_demand * (1 - _TOLERANCE):
-        return math.nan, f"only {100 * carried / total_demand:.4f}% of the demand is carried"
+    if carried_rate < total_demand * (1 - _TOLERANCE):
+        return math.nan, f"only {100 * carried_rate / total_demand:.4f}% of the demand is carried"
     return utilisation, ""
 
 
@@ -269,18 +274,18 @@ def _check_shares(
     """
     names = topology.node_names
     pair_text = f"from {names[node_pair[0]]} to {names[node_pair[1]]}"
-    total = 0.0
+    total_share = 0.0
     for links, share in paths:
         if not (share >= -_TOLERANCE and math.isfinite(share)):
-            return total, f"share {share:g} {pair_text} is not a number >= 0"
-        total += share
+            return total_share, f"share {share:g} {pair_text} is not a number >= 0"
+        total_share += share
         if share > 0 and (topology.capacity[links] <= 0).any():
-            return total, f"a path {pair_text} uses a failed link"
-    if total > 1 + _TOLERANCE:
-        return total, f"the shares {pair_text} sum up to {total:.6g}, more than 1"
+            return total_share, f"a path {pair_text} uses a failed link"
+    if total_share > 1 + _TOLERANCE:
+        return total_share, f"the shares {pair_text} sum up to {total_share:.6g}, more than 1"
     if case.track == "unsplittable" and sum(share > _TOLERANCE for _, share in paths) > 1:
-        return total, f"several paths {pair_text} for an unsplittable demand"
-    return total, ""
+        return total_share, f"several paths {pair_text} for an unsplittable demand"
+    return total_share, ""
 
 
 def means(scores: Sequence[Score]) -> dict[str, dict[str, float]]:

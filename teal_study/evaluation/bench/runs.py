@@ -56,7 +56,8 @@ def run_scheme(
     Raises:
         InputError: an unknown scheme or option.
     """
-    # A wrong specification raises its error here, before any case.
+    # A wrong specification raises its error here, before any case. A specification that only names
+    # a hedge has results in the track next alone.
     make_hedge(scheme, model)
     is_hedge_only = not _is_scheme(scheme, model)
     results = {}
@@ -68,7 +69,7 @@ def run_scheme(
             continue
         # Problem of the case, and the timed allocation: from past matrices, or of the matrix.
         paths = paths_by_column_generation(case.network, case.objective)
-        problem = _problem(bench, case, paths)
+        problem = _case_problem(bench, case, paths)
         if case.track == "next":
             past = Past(problem, bench.traffic[case.network].part(0, case.matrix))
             hedge = make_hedge(scheme, model)
@@ -76,15 +77,17 @@ def run_scheme(
             splits = hedge.allocate(past)
         else:
             # A new instance, without state of earlier cases.
-            instance = make_scheme(scheme, model)
+            new_scheme = make_scheme(scheme, model)
             begin = time.perf_counter()
-            allocation = instance.solve(problem)
+            allocation = new_scheme.solve(problem)
             splits = allocation.splits[0]
         if splits.shape != problem.paths.leaf.shape:
             # The scheme has its own columns, which are no explicit paths.
             continue
         seconds[case.name] = time.perf_counter() - begin
-        results[case.name] = dict(_rows(problem, splits, single=case.track == "unsplittable"))
+        results[case.name] = dict(
+            _paths_by_demand(problem, splits, single=case.track == "unsplittable")
+        )
     return results, seconds
 
 
@@ -111,13 +114,13 @@ def _chosen_paths(bench: BenchSet, network: str, objective: str) -> PathSet:
         objective: name of the objective.
     """
     traffic = bench.traffic[network]
-    rows = [row for row in _PATH_SELECTION_ROWS if row < traffic.num_matrices]
+    matrix_indices = [row for row in _PATH_SELECTION_ROWS if row < traffic.num_matrices]
     return choose_paths(
-        bench.networks[network], traffic.read(rows), objective=Objective(objective)
+        bench.networks[network], traffic.read(matrix_indices), objective=Objective(objective)
     ).paths
 
 
-def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
+def _case_problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
     """Return the problem of a case; for *next* without demand, which the scheme must not see.
 
     Args:
@@ -133,7 +136,7 @@ def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
     return Problem.create(topology, paths, Objective(case.objective), demand, capacity=capacity)
 
 
-def _rows(
+def _paths_by_demand(
     problem: Problem, splits: Tensor, *, single: bool
 ) -> Iterator[tuple[tuple[int, int], list[tuple[list[int], float]]]]:
     """Yield the source and target of each demand, with links and share of each path that it uses.
@@ -149,10 +152,12 @@ def _rows(
         shares = shares / np.maximum(shares.sum(1, keepdims=True), 1e-300)
     for d, (source, target) in enumerate(problem.paths.pairs.tolist()):
         if single:
-            used = [(int(np.argmax(shares[d])), 1.0)]
+            used_paths = [(int(np.argmax(shares[d])), 1.0)]
         else:
-            used = [(int(k), float(shares[d, k])) for k in np.flatnonzero(shares[d] > _MIN_SHARE)]
-        yield (source, target), [(problem.paths.links_of(d, k), share) for k, share in used]
+            used_paths = [
+                (int(k), float(shares[d, k])) for k in np.flatnonzero(shares[d] > _MIN_SHARE)
+            ]
+        yield (source, target), [(problem.paths.links_of(d, k), share) for k, share in used_paths]
 
 
 def write_results(

@@ -153,7 +153,7 @@ def _has_linearised_products(may_shed: bool, at: Iterate, work: Work) -> bool:
         x, z = getattr(at, value), getattr(at, price)
         dx, dz = getattr(step, value), getattr(step, price)
         size = np.abs(x * dz) + np.abs(z * dx) + np.abs(x * z)
-        error = np.abs(x * dz + z * dx - getattr(work.complementarity, value))
+        error = np.abs(x * dz + z * dx - getattr(work.complementarity_residual, value))
         if (error > 1e-6 * size).any():
             return False
     return True

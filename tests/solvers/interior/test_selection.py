@@ -105,7 +105,7 @@ def _selected(program: PresolvedProgram, prices: FloatArray, splits: FloatArray)
     for g in range(len(program.rate)):
         of_block = equations.block == g
         best = max(0.0, profit[of_block].max())
-        margin = selection._MARGIN * program.column_value[of_block].max()
+        margin = selection._PROFIT_MARGIN * program.column_value[of_block].max()
         keep |= of_block & ((profit >= best - margin) | (share > selection._MIN_SHARE))
     return keep
 

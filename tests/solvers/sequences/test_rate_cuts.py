@@ -55,10 +55,10 @@ def test_rates_under_cuts_are_those_of_bisection(seed: int) -> None:
         )
     rates, levels = filling.rates()
     a = np.zeros((len(filling.cuts), len(demand)))
-    b = np.array([cut.value for cut in filling.cuts])
+    b = np.array([cut.right_hand_side for cut in filling.cuts])
     for row, cut in zip(a, filling.cuts, strict=True):
-        row[cut.demands] = cut.price
-        assert cut.excess(rates) <= 1e-9 * cut.value
+        row[cut.demands] = cut.demand_price
+        assert cut.excess(rates) <= 1e-9 * cut.right_hand_side
     assert [level.level for level in levels] == sorted(level.level for level in levels)
     routable = problem.routable[0].numpy()
     expected = _fair_by_bisection(a[:, routable], b, weight[routable], demand[routable])
@@ -85,7 +85,7 @@ def test_single_link_cuts_hold_the_demands_without_a_path_around_the_link(
         assert (link in cuts) == can_fill
         if can_fill:
             assert cuts[link].demands.tolist() == confined
-            assert cuts[link].value == capacity[link]
+            assert cuts[link].right_hand_side == capacity[link]
 
 
 def test_prices_beyond_the_range_of_sums_are_cuts_in_another_unit() -> None:

@@ -163,7 +163,7 @@ def test_the_igps_loads_need_what_simulate_shows(capsys: pytest.CaptureFixture[s
     [
         "expand_in_modules",
         "bound_over_all_paths",
-        "_link_loads",
+        "_link_utilisations",
         "forecasts",
         "alternative",
         "curve",

@@ -143,7 +143,15 @@ class LinkArrays(NamedTuple):
 
 @device_function
 def _simplex_shift(
-    splits, first_split, count, primal_step, scaled_value, node_price, end_node, path, floor
+    splits,
+    first_split,
+    num_paths,
+    primal_step,
+    scaled_value,
+    node_price,
+    end_node,
+    first_path,
+    floor,
 ):
     """Return the t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986).
 
@@ -155,40 +163,40 @@ def _simplex_shift(
     Args:
         splits: (B * D * K,) splits of the iterate.
         first_split: index of the demand's first split.
-        count: number of paths of the demand.
+        num_paths: number of paths of the demand.
         primal_step: tau, Gbit/s.
         scaled_value: v / S, 1/(Gbit/s).
         node_price: price from the source to each trie node.
         end_node: (D * K,) trie node in which each path ends.
-        path: index of the demand's first path in ``end_node``.
+        first_path: index of the demand's first path in ``end_node``.
         floor: 0 if the splits may sum to less than 1; else below every x.
     """
     real = splits.dtype.type
     # One path: t = x - 1.
-    if count == 1:
+    if num_paths == 1:
         return max(
             splits[first_split]
-            + primal_step * (scaled_value - node_price[end_node[path]])
+            + primal_step * (scaled_value - node_price[end_node[first_path]])
             - real(1),
             floor,
         )
     shift = real(_LOWEST)
-    last_size = count + 1
-    for _ in range(count):
+    last_num_active = num_paths + 1
+    for _ in range(num_paths):
         # Sum minus 1, and number, of the entries above the last t; stop when none was dropped.
-        total = real(-1)
-        size = 0
-        for k in range(count):
+        excess = real(-1)
+        num_active = 0
+        for k in range(num_paths):
             x = splits[first_split + k] + primal_step * (
-                scaled_value - node_price[end_node[path + k]]
+                scaled_value - node_price[end_node[first_path + k]]
             )
             if x > shift:
-                total += x
-                size += 1
-        if size == last_size or size == 0:
+                excess += x
+                num_active += 1
+        if num_active == last_num_active or num_active == 0:
             break
-        shift = total / real(size)
-        last_size = size
+        shift = excess / real(num_active)
+        last_num_active = num_active
     return max(shift, floor)
 
 
@@ -217,7 +225,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
     """
     num_sources = len(trie.node_ptr) - 1
     num_demands = len(trie.path_count)
-    all_nodes = len(trie.link)
+    total_nodes = len(trie.link)
     num_links = len(arrays.price) // batch
     thread = cuda.threadIdx.x
     # Partial sums of each thread, rows as in ``sums``.
@@ -226,24 +234,35 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
     end_node = trie.end_node
     control = arrays.control
     for item in range(cuda.blockIdx.x, num_sources * batch, cuda.gridDim.x):
-        # Source s of matrix b, with its trie nodes and levels.
-        s = item // batch
-        b = item - s * batch
-        first_node = trie.node_ptr[s]
-        num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
-        level = trie.level_ptr[s]
-        last_level = trie.level_ptr[s + 1]
+        # Source and matrix of this item; nodes and levels of the source's trie.
+        source = item // batch
+        b = item - source * batch
+        first_node = trie.node_ptr[source]
+        num_nodes = trie.node_ptr[source + 1] - trie.node_ptr[source]
+        first_level = trie.level_ptr[source]
+        last_level = trie.level_ptr[source + 1]
         # Scratch of the source: a value per node, and each node's parent at index[offset + node].
         node_value, index, offset = node_memory(
             memory, trie.parent, memory.max_trie_nodes, 1, first_node, num_nodes
         )
-        up_index = index if len(memory.space) == 1 else trie.child_end
+        # For the sums from the leaves up: the end of each node's children, a copy in shared memory
+        # (written below) if the node values are there.
+        child_end_index = index if len(memory.space) == 1 else trie.child_end
         # Prices of the paths: node_value is the price from the source to each node.
         for n in range(thread, num_nodes, THREADS):
             node_value[n + 1] = arrays.price[b * num_links + trie.link[first_node + n]]
         cuda.syncthreads()
         scan_down(
-            node_value, index, offset, trie.level_end, level, last_level, thread, 0, 1, THREADS
+            node_value,
+            index,
+            offset,
+            trie.level_end,
+            first_level,
+            last_level,
+            thread,
+            0,
+            1,
+            THREADS,
         )
 
         # Factors of w', w and w_0 in the new iterate: Halpern average with reflection, or w' alone
@@ -259,32 +278,35 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         inverse_scale = real(0.0 if carries_all else control[INVERSE_SCALE * batch + b])
         # Splits of each demand.
         profit_sum = 0.0
-        step_distance = 0.0
-        anchor_distance = 0.0
-        for d in range(trie.demand_ptr[s] + thread, trie.demand_ptr[s + 1], THREADS):
+        squared_step_distance = 0.0
+        squared_anchor_distance = 0.0
+        for d in range(trie.demand_ptr[source] + thread, trie.demand_ptr[source + 1], THREADS):
+            # Number of the demand's paths.
             n = int32(trie.path_count[d])
             # Index of the demand in (B, D), and of its first path in (D, K).
-            row = b * num_demands + d
-            path = d * num_paths
-            demand = arrays.demand[row]
+            demand_entry = b * num_demands + d
+            first_path = d * num_paths
+            demand = arrays.demand[demand_entry]
             # No demand: no flow.
             if demand <= 0:
                 for k in range(n):
-                    node_value[end_node[path + k]] = 0
+                    node_value[end_node[first_path + k]] = 0
                 continue
+            # h (one row where capacities are equal in all matrices), v / S, tau, and the weight of
+            # the squared distances.
             h = arrays.inverse_capacity_sum[
-                row if len(arrays.inverse_capacity_sum) > num_demands else d
+                demand_entry if len(arrays.inverse_capacity_sum) > num_demands else d
             ]
             scaled_value = (
                 inverse_scale * arrays.demand_value[d if len(arrays.demand_value) > 1 else 0]
             )
             primal_step = inverse_primal_weight / h
             metric_weight = demand * h
-            first_split = row * num_paths
+            first_split = demand_entry * num_paths
             # Profit of the best path; at least 0 if demand may be rejected.
             best_profit = floor
             for k in range(n):
-                best_profit = max(best_profit, scaled_value - node_value[end_node[path + k]])
+                best_profit = max(best_profit, scaled_value - node_value[end_node[first_path + k]])
             profit_sum += demand * best_profit
             # Projected primal step; node_value becomes the flow at the end of each path.
             shift = _simplex_shift(
@@ -295,49 +317,71 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
                 scaled_value,
                 node_value,
                 end_node,
-                path,
+                first_path,
                 floor,
             )
             for k in range(n):
                 # New split w', squared distances to w and w_0, and the Halpern average.
-                old = arrays.current[first_split + k]
-                new = max(
-                    old + primal_step * (scaled_value - node_value[end_node[path + k]]) - shift,
+                current_split = arrays.current[first_split + k]
+                stepped_split = max(
+                    current_split
+                    + primal_step * (scaled_value - node_value[end_node[first_path + k]])
+                    - shift,
                     real(0),
                 )
                 anchor_split = arrays.anchor[first_split + k]
-                node_value[end_node[path + k]] = demand * new
-                step_distance += metric_weight * (new - old) * (new - old)
+                node_value[end_node[first_path + k]] = demand * stepped_split
+                squared_step_distance += (
+                    metric_weight
+                    * (stepped_split - current_split)
+                    * (stepped_split - current_split)
+                )
                 if is_storing:
-                    arrays.stepped[first_split + k] = new
+                    arrays.stepped[first_split + k] = stepped_split
                 if is_restart:
-                    anchor_distance += metric_weight * (new - anchor_split) * (new - anchor_split)
-                    arrays.anchor[first_split + k] = new
+                    squared_anchor_distance += (
+                        metric_weight
+                        * (stepped_split - anchor_split)
+                        * (stepped_split - anchor_split)
+                    )
+                    arrays.anchor[first_split + k] = stepped_split
                 arrays.current[first_split + k] = (
-                    stepped_weight * new + current_weight * old + anchor_weight * anchor_split
+                    stepped_weight * stepped_split
+                    + current_weight * current_split
+                    + anchor_weight * anchor_split
                 )
         thread_sums[PROFIT, thread] = profit_sum
-        thread_sums[STEP_DISTANCE, thread] = step_distance
-        thread_sums[ANCHOR_DISTANCE, thread] = anchor_distance
+        thread_sums[STEP_DISTANCE, thread] = squared_step_distance
+        thread_sums[ANCHOR_DISTANCE, thread] = squared_anchor_distance
         cuda.syncthreads()
 
         # Flow through each trie node: sum of the flows of its paths and children.
         if len(memory.space) == 1:
             for n in range(thread, num_nodes, THREADS):
-                up_index[n + 1] = trie.child_end[first_node + n]
+                child_end_index[n + 1] = trie.child_end[first_node + n]
+        # A node where no path ends still has its price: set its flow to 0.
         for n in range(thread, num_nodes, THREADS):
             if trie.is_path_end[first_node + n] == 0:
                 node_value[n + 1] = 0
         cuda.syncthreads()
         scan_up(
-            node_value, up_index, offset, trie.level_end, level, last_level, thread, 0, 1, THREADS
+            node_value,
+            child_end_index,
+            offset,
+            trie.level_end,
+            first_level,
+            last_level,
+            thread,
+            0,
+            1,
+            THREADS,
         )
         for n in range(thread, num_nodes, THREADS):
-            arrays.node_flow[b * all_nodes + first_node + n] = node_value[n + 1]
+            arrays.node_flow[b * total_nodes + first_node + n] = node_value[n + 1]
         # Sums over the demands of the source.
         add_up(thread_sums, SUM_ROWS, THREADS)
         if thread < SUM_ROWS:
-            arrays.sums[(thread * batch + b) * num_sources + s] = thread_sums[thread, 0]
+            arrays.sums[(thread * batch + b) * num_sources + source] = thread_sums[thread, 0]
         cuda.syncthreads()
 
 
@@ -348,6 +392,7 @@ def add_up(thread_sums, rows, threads):
     """
     thread = cuda.threadIdx.x
     half = threads // 2
+    # Add the second half of each row to the first one, and halve.
     while half > 0:
         cuda.syncthreads()
         if thread < half:
@@ -358,7 +403,7 @@ def add_up(thread_sums, rows, threads):
 
 
 @device_function
-def _dual_simplex(dual, first_entry, stride, links, weight, thread_sums):
+def _dual_simplex(dual, first_entry, stride, num_links, primal_weight, thread_sums):
     """Project the dual variables y of the last step onto the simplex (Michelot 1986).
 
     y[e] <- max(0, y[e] - t omega / m[e]), with the step size omega / m[e] and the t for which the y
@@ -368,53 +413,53 @@ def _dual_simplex(dual, first_entry, stride, links, weight, thread_sums):
         dual: (10, B, E) flat, rows ``CURRENT_DUAL`` to ``COST``; row ``STEPPED_DUAL`` is written.
         first_entry: index of the matrix's first link in a row.
         stride: B * E, length of a row.
-        links: E.
-        weight: primal weight omega.
+        num_links: E.
+        primal_weight: primal weight omega.
         thread_sums: (>= 3, LINK_THREADS) shared scratch for the threads' sums.
     """
     thread = cuda.threadIdx.x
     shift = _LOWEST
-    last_size = float64(links + 1)
-    for _ in range(links):
+    last_num_active = float64(num_links + 1)
+    for _ in range(num_links):
         # This thread's sums over the live links above the shift, then the sums of all threads.
-        total = 0.0
-        slopes = 0.0
-        size = 0.0
-        for e in range(thread, links, LINK_THREADS):
+        excess = 0.0
+        slope_sum = 0.0
+        num_active = 0.0
+        for e in range(thread, num_links, LINK_THREADS):
             i = first_entry + e
-            slope = weight / dual[FULL_PATH_UTILISATION * stride + i]
+            slope = primal_weight / dual[FULL_PATH_UTILISATION * stride + i]
             unprojected = dual[STEPPED_DUAL * stride + i]
             if dual[INVERSE_CAPACITY * stride + i] > 0 and unprojected > shift * slope:
-                total += unprojected
-                slopes += slope
-                size += 1
-        thread_sums[0, thread] = total
-        thread_sums[1, thread] = slopes
-        thread_sums[2, thread] = size
+                excess += unprojected
+                slope_sum += slope
+                num_active += 1
+        thread_sums[0, thread] = excess
+        thread_sums[1, thread] = slope_sum
+        thread_sums[2, thread] = num_active
         add_up(thread_sums, 3, LINK_THREADS)
-        total = thread_sums[0, 0] - 1
-        slopes = thread_sums[1, 0]
-        size = thread_sums[2, 0]
+        excess = thread_sums[0, 0] - 1
+        slope_sum = thread_sums[1, 0]
+        num_active = thread_sums[2, 0]
         cuda.syncthreads()
         # The set of positive links is stable; rounding may even add one.
-        if size >= last_size or slopes <= 0:
+        if num_active >= last_num_active or slope_sum <= 0:
             break
-        shift = total / slopes
-        last_size = size
+        shift = excess / slope_sum
+        last_num_active = num_active
     # Shift the y of the live links; those of failed links are 0.
-    for e in range(thread, links, LINK_THREADS):
+    for e in range(thread, num_links, LINK_THREADS):
         i = first_entry + e
         live = dual[INVERSE_CAPACITY * stride + i] > 0
         shifted = (
             dual[STEPPED_DUAL * stride + i]
-            - shift * weight / dual[FULL_PATH_UTILISATION * stride + i]
+            - shift * primal_weight / dual[FULL_PATH_UTILISATION * stride + i]
         )
         dual[STEPPED_DUAL * stride + i] = max(0.0, shifted) if live else 0.0
     cuda.syncthreads()
 
 
 @device_function
-def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums):
+def _finish_iteration(arrays, b, batch, num_links, num_sources, on_simplex, thread_sums):
     """Complete a matrix's iteration: fixed-point error, Halpern average of y, restart decision.
 
     z = (w, y) is the iterate of splits and dual variables, a prime marks the step T(z) from it,
@@ -430,8 +475,8 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
             over sources.
         b: index of the matrix.
         batch: B.
-        links: E.
-        sources: number of sources.
+        num_links: E.
+        num_sources: number of sources.
         on_simplex: whether y lies on the simplex (min-max program).
         thread_sums: (_CLOSING_SUMS, LINK_THREADS) shared scratch for the threads' sums.
     """
@@ -439,65 +484,67 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
     control = arrays.control
     sums = arrays.sums
     thread = cuda.threadIdx.x
-    stride = batch * links
-    first_entry = b * links
-    weight = control[WEIGHT * batch + b]
+    stride = batch * num_links
+    first_entry = b * num_links
+    primal_weight = control[WEIGHT * batch + b]
     inverse_scale = control[INVERSE_SCALE * batch + b]
     cycle_iterations = control[CYCLE_ITERATIONS * batch + b]
     is_restart = control[RESTART_DUE * batch + b] > 0
     if on_simplex:
-        _dual_simplex(dual, first_entry, stride, links, weight, thread_sums)
+        _dual_simplex(dual, first_entry, stride, num_links, primal_weight, thread_sums)
 
     # Sums over sources: profit, and squared distances of the splits w' to w and w_0.
     profit_sum = 0.0
-    step_distance = 0.0
-    anchor_distance = 0.0
-    for s in range(thread, sources, LINK_THREADS):
-        profit_sum += sums[(PROFIT * batch + b) * sources + s]
-        step_distance += sums[(STEP_DISTANCE * batch + b) * sources + s]
-        anchor_distance += sums[(ANCHOR_DISTANCE * batch + b) * sources + s]
+    squared_step_distance = 0.0
+    squared_anchor_distance = 0.0
+    for s in range(thread, num_sources, LINK_THREADS):
+        profit_sum += sums[(PROFIT * batch + b) * num_sources + s]
+        squared_step_distance += sums[(STEP_DISTANCE * batch + b) * num_sources + s]
+        squared_anchor_distance += sums[(ANCHOR_DISTANCE * batch + b) * num_sources + s]
     # Sums over links: y, <y' - y, load' - load>, squared distances of y' to y and y_0.
     dual_sum = 0.0
     coupling = 0.0
-    dual_step_distance = 0.0
-    dual_anchor_distance = 0.0
-    for e in range(thread, links, LINK_THREADS):
+    squared_dual_step_distance = 0.0
+    squared_dual_anchor_distance = 0.0
+    for e in range(thread, num_links, LINK_THREADS):
         i = first_entry + e
         y = dual[STEPPED_DUAL * stride + i]
-        current = dual[CURRENT_DUAL * stride + i]
+        current_dual = dual[CURRENT_DUAL * stride + i]
         # m, the weight of the link in the norm of y.
         full_path_utilisation = dual[FULL_PATH_UTILISATION * stride + i]
-        step = y - current
-        anchor_step = y - dual[ANCHOR_DUAL * stride + i]
-        dual_sum += current
-        coupling += step * (dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i])
-        dual_step_distance += full_path_utilisation * step * step
-        dual_anchor_distance += full_path_utilisation * anchor_step * anchor_step
+        dual_change = y - current_dual
+        anchor_change = y - dual[ANCHOR_DUAL * stride + i]
+        dual_sum += current_dual
+        coupling += dual_change * (
+            dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i]
+        )
+        squared_dual_step_distance += full_path_utilisation * dual_change * dual_change
+        squared_dual_anchor_distance += full_path_utilisation * anchor_change * anchor_change
     # Add up the sums of all threads.
     thread_sums[0, thread] = profit_sum
-    thread_sums[1, thread] = step_distance
-    thread_sums[2, thread] = anchor_distance
+    thread_sums[1, thread] = squared_step_distance
+    thread_sums[2, thread] = squared_anchor_distance
     thread_sums[3, thread] = dual_sum
     thread_sums[4, thread] = coupling
-    thread_sums[5, thread] = dual_step_distance
-    thread_sums[6, thread] = dual_anchor_distance
+    thread_sums[5, thread] = squared_dual_step_distance
+    thread_sums[6, thread] = squared_dual_anchor_distance
     add_up(thread_sums, _CLOSING_SUMS, LINK_THREADS)
     # In a min-max program loads are divided by S, and so is the norm of the splits.
-    scale = inverse_scale if on_simplex else 1.0
+    split_metric_factor = inverse_scale if on_simplex else 1.0
     profit_sum = thread_sums[0, 0]
-    step_distance = thread_sums[1, 0] * scale
-    anchor_distance = thread_sums[2, 0] * scale
+    squared_step_distance = thread_sums[1, 0] * split_metric_factor
+    squared_anchor_distance = thread_sums[2, 0] * split_metric_factor
     dual_sum = thread_sums[3, 0]
     coupling = thread_sums[4, 0]
-    dual_step_distance = thread_sums[5, 0]
-    dual_anchor_distance = thread_sums[6, 0]
+    squared_dual_step_distance = thread_sums[5, 0]
+    squared_dual_anchor_distance = thread_sums[6, 0]
 
     # Halpern average of y, and prices of the next iteration.
     halpern_weight = (cycle_iterations + 1) / (cycle_iterations + 2)
     stepped_weight = 2 * halpern_weight
     current_weight = -halpern_weight
     anchor_weight = 1 - halpern_weight
-    for e in range(thread, links, LINK_THREADS):
+    for e in range(thread, num_links, LINK_THREADS):
         i = first_entry + e
         y = dual[STEPPED_DUAL * stride + i]
         load = dual[STEPPED_LOAD * stride + i]
@@ -523,7 +570,14 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
     if thread > 0:
         return
     # Fixed-point error ||T(z) - z||.
-    error = math.sqrt(max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight))
+    fixed_point_error = math.sqrt(
+        max(
+            0.0,
+            primal_weight * squared_step_distance
+            - 2 * coupling
+            + squared_dual_step_distance / primal_weight,
+        )
+    )
     first_error = control[FIRST_ERROR * batch + b]
     total_iterations = control[TOTAL * batch + b] + 1
     # Dual bound at the y before the step.
@@ -534,12 +588,17 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
     control[TOTAL * batch + b] = total_iterations
     # Restart: log(omega) moves half way to the logarithm of the ratio of the distances from z_0.
     if is_restart:
-        if anchor_distance > MIN_SQUARED_DISTANCE and dual_anchor_distance > MIN_SQUARED_DISTANCE:
-            weight = math.sqrt(weight * math.sqrt(dual_anchor_distance / anchor_distance))
+        if (
+            squared_anchor_distance > MIN_SQUARED_DISTANCE
+            and squared_dual_anchor_distance > MIN_SQUARED_DISTANCE
+        ):
+            primal_weight = math.sqrt(
+                primal_weight * math.sqrt(squared_dual_anchor_distance / squared_anchor_distance)
+            )
         first_weight = control[FIRST_WEIGHT * batch + b]
         min_weight = first_weight / MAX_WEIGHT_CHANGE
         max_weight = first_weight * MAX_WEIGHT_CHANGE
-        control[WEIGHT * batch + b] = min(max(weight, min_weight), max_weight)
+        control[WEIGHT * batch + b] = min(max(primal_weight, min_weight), max_weight)
         control[CYCLE_ITERATIONS * batch + b] = 0
         control[RESTART_DUE * batch + b] = 0
         control[FIRST_ERROR * batch + b] = -1
@@ -548,20 +607,21 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
         # long cycle.
         control[CYCLE_ITERATIONS * batch + b] = cycle_iterations + 1
         if first_error < 0:
-            control[FIRST_ERROR * batch + b] = error
+            control[FIRST_ERROR * batch + b] = fixed_point_error
         elif (
-            error <= RESTART_SUFFICIENT * first_error
+            fixed_point_error <= RESTART_SUFFICIENT * first_error
             or (
-                error <= RESTART_NECESSARY * first_error and error > control[LAST_ERROR * batch + b]
+                fixed_point_error <= RESTART_NECESSARY * first_error
+                and fixed_point_error > control[LAST_ERROR * batch + b]
             )
             or cycle_iterations + 1 >= RESTART_ARTIFICIAL * total_iterations
         ):
             control[RESTART_DUE * batch + b] = 1
-    control[LAST_ERROR * batch + b] = error
+    control[LAST_ERROR * batch + b] = fixed_point_error
 
 
 @cuda_kernel
-def step_links(arrays, batch, sources, on_simplex, rows):
+def step_links(arrays, batch, num_sources, on_simplex, threads_per_link):
     """Compute the load and the dual step of each link; the last block of a matrix completes the
     iteration.
 
@@ -574,21 +634,21 @@ def step_links(arrays, batch, sources, on_simplex, rows):
         arrays: a LinkArrays: node flows (B, T), dual variables and loads (10, B, E), control state
             (9, B); dual, control and prices are written.
         batch: B.
-        sources: number of sources.
+        num_sources: number of sources.
         on_simplex: whether y lies on the simplex (min-max program).
-        rows: number of threads per link.
+        threads_per_link: number of threads per link.
     """
     dual = arrays.dual
     control = arrays.control
     num_links = len(arrays.link_ptr) - 1
     num_nodes = len(arrays.link_node)
-    # A team of ``rows`` threads computes one link.
-    teams_per_block = LINK_THREADS // rows
+    # A team of threads computes one link.
+    teams_per_block = LINK_THREADS // threads_per_link
     blocks_per_matrix = (num_links + teams_per_block - 1) // teams_per_block
     b = cuda.blockIdx.x // blocks_per_matrix
     thread = cuda.threadIdx.x
-    team = thread // rows
-    row = thread % rows
+    team = thread // threads_per_link
+    team_thread = thread % threads_per_link
     e = (cuda.blockIdx.x - b * blocks_per_matrix) * teams_per_block + team
     # Each thread's part of a sum, and whether this is the last block of the matrix.
     thread_sums = cuda.shared.array((_CLOSING_SUMS, LINK_THREADS), float64)
@@ -597,12 +657,19 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     node_sum = 0.0
     if e < num_links:
         node_sum = sum_over_link(
-            arrays.node_flow, b * num_nodes, 1, arrays.link_ptr, arrays.link_node, e, row, rows
+            arrays.node_flow,
+            b * num_nodes,
+            1,
+            arrays.link_ptr,
+            arrays.link_node,
+            e,
+            team_thread,
+            threads_per_link,
         )
     thread_sums[0, thread] = node_sum
-    fold(thread_sums[0], row, rows, 1)
+    fold(thread_sums[0], team_thread, threads_per_link, 1)
     # Dual step.
-    if e < num_links and row == 0:
+    if e < num_links and team_thread == 0:
         i = b * num_links + e
         stride = batch * num_links
         load = thread_sums[0, thread] * dual[LOAD_FACTOR * stride + i]
@@ -630,4 +697,4 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     if thread == 0:
         arrays.arrived[b] = 0
     # Norms, primal weight, restart and Halpern average of the matrix.
-    _finish_iteration(arrays, b, batch, num_links, sources, on_simplex, thread_sums)
+    _finish_iteration(arrays, b, batch, num_links, num_sources, on_simplex, thread_sums)

@@ -52,6 +52,7 @@ class SearchShape:
     def of(cls, problem: Problem, dtype: torch.dtype) -> SearchShape:
         """Return the shape of a program whose iteration has the type ``dtype``."""
         capacity = problem.capacity
+        # A row that is expanded over the batch (stride 0) needs no comparison.
         has_one_capacity = problem.batch == 1 or capacity.stride(0) == 0
         if not has_one_capacity:
             has_one_capacity = bool((capacity == capacity[:1]).all())
@@ -114,7 +115,7 @@ class Buffers:
         self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=float64, device=device)
         # Work arrays of the kernels: (B, T) flow through each trie node, (3, B, sources) sums over
         # the demands of a source, (B,) number of finished thread blocks.
-        flow = torch.empty(batch, backend.num_nodes, dtype=dtype, device=device)
+        node_flow = torch.empty(batch, backend.num_nodes, dtype=dtype, device=device)
         sums = torch.empty(kernels.SUM_ROWS, batch, backend.sources, dtype=float64, device=device)
         arrived = torch.zeros(batch, dtype=torch.int32, device=device)
         # Launch grids: one block per source and matrix; blocks of LINK_THREADS threads for the
@@ -132,10 +133,10 @@ class Buffers:
             self.inverse_capacity_sum,
             self.demand_value,
             self.control,
-            flow,
+            node_flow,
             sums,
         )
-        source_arrays = kernels.SourceArrays(*(cuda.array(t) for t in source_tensors))
+        source_arrays = kernels.SourceArrays(*(cuda.array(tensor) for tensor in source_tensors))
         self._source_arguments = (
             source_arrays,
             backend.trie,
@@ -146,7 +147,7 @@ class Buffers:
         )
         # Arguments of the second launch, step_links.
         link_arrays = kernels.LinkArrays(
-            node_flow=cuda.array(flow),
+            node_flow=cuda.array(node_flow),
             dual=cuda.array(self.dual),
             control=cuda.array(self.control),
             price=cuda.array(self.price),
@@ -162,6 +163,8 @@ class Buffers:
             carries_all,
             backend.threads_per_link,
         )
+        # Recordings: one iteration that stores no step; 1 to _MAX_GRAPH_ITERATIONS iterations, the
+        # last of which stores it.
         self._single_step_graph = cuda.LaunchGraph(device)
         self._multi_step_graphs = {
             count: cuda.LaunchGraph(device) for count in range(1, _MAX_GRAPH_ITERATIONS + 1)
@@ -219,8 +222,8 @@ class Buffers:
                 of the last step.
             primal_weight: (B,) omega, the factor of dual step sizes.
         """
-        # Splits of z, z_0 and T(z), demands, step sizes and values.
-        k = kernels
+        # Row names of the kernels; splits of z, z_0 and T(z), demands, step sizes and values.
+        rows = kernels
         point = start(problem, scale, state)
         self.splits.copy_(point.splits.expand(3, -1, -1, -1))
         self.demand.copy_(problem.routable_demand)
@@ -232,28 +235,28 @@ class Buffers:
         inverse_capacity = problem.inverse_capacity
         dual = self.dual
         control = self.control
-        dual[k.LOAD_FACTOR].copy_(inverse_capacity / scale.load_scale)
-        dual[k.INVERSE_CAPACITY].copy_(inverse_capacity)
-        dual[k.FULL_PATH_UTILISATION].copy_(scale.full_path_utilisation)
-        dual[k.COST].copy_(problem.link_cost / scale.objective_scale)
+        dual[rows.LOAD_FACTOR].copy_(inverse_capacity / scale.load_scale)
+        dual[rows.INVERSE_CAPACITY].copy_(inverse_capacity)
+        dual[rows.FULL_PATH_UTILISATION].copy_(scale.full_path_utilisation)
+        dual[rows.COST].copy_(problem.link_cost / scale.objective_scale)
         # The first iterate is also the anchor and the last step.
-        load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]
+        load = problem.loads(point.splits) * dual[rows.LOAD_FACTOR]
         for row, load_row in (
-            (k.CURRENT_DUAL, k.CURRENT_LOAD),
-            (k.ANCHOR_DUAL, k.ANCHOR_LOAD),
-            (k.STEPPED_DUAL, k.STEPPED_LOAD),
+            (rows.CURRENT_DUAL, rows.CURRENT_LOAD),
+            (rows.ANCHOR_DUAL, rows.ANCHOR_LOAD),
+            (rows.STEPPED_DUAL, rows.STEPPED_LOAD),
         ):
             dual[row].copy_(point.dual)
             dual[load_row].copy_(load)
         # State of the restarts; -1: no error of this cycle yet.
         control.zero_()
-        control[k.WEIGHT].copy_(primal_weight)
-        control[k.FIRST_WEIGHT].copy_(primal_weight)
-        control[k.FIRST_ERROR].fill_(-1)
-        control[k.INVERSE_SCALE].copy_(1 / scale.objective_scale[:, 0])
+        control[rows.WEIGHT].copy_(primal_weight)
+        control[rows.FIRST_WEIGHT].copy_(primal_weight)
+        control[rows.FIRST_ERROR].fill_(-1)
+        control[rows.INVERSE_SCALE].copy_(1 / scale.objective_scale[:, 0])
         self.price.copy_(
             torch.where(
-                inverse_capacity > 0, point.dual * inverse_capacity + dual[k.COST], FAILED_PRICE
+                inverse_capacity > 0, point.dual * inverse_capacity + dual[rows.COST], FAILED_PRICE
             )
         )
 
@@ -277,7 +280,7 @@ class Recorded:
         self._device = device = backend.device
         self._pool = cuda.memory_pool()
         batch = problem.batch
-        demands, num_paths = problem.paths.leaf.shape
+        num_demands, num_paths = problem.paths.leaf.shape
         num_links = problem.paths.num_links
         self.buffers = Buffers(
             problem.paths,
@@ -286,25 +289,25 @@ class Recorded:
             shape.dtype,
             carries_all=problem.demand_set.carries_all,
             h_rows=1 if shape.has_one_capacity else batch,
-            values=1 if shape.has_one_value else demands,
+            values=1 if shape.has_one_value else num_demands,
         )
 
         def zeros(*size: int) -> Tensor:
             return torch.zeros(*size, dtype=torch.float64, device=device)
 
-        path_shape = batch, demands, num_paths
+        path_shape = batch, num_demands, num_paths
         # Start of a solve: splits and prices.
         self._start = SolveState(zeros(*path_shape), zeros(batch, num_links))
-        self._is_warm = False
+        self._has_warm_start = False
         # Feasible splits of the last gap check; splits and prices of the incumbent.
-        self._checked = zeros(*path_shape)
+        self._projected_splits = zeros(*path_shape)
         self._incumbent = zeros(*path_shape), zeros(batch, num_links)
         # Ratio of a link's price to its dual variable over its capacity.
         self._price_scale = zeros(batch, 1)
         # Trivial bound, value and bound of each matrix, read by the host after a check.
-        self._record = zeros(3, batch)
+        self._check_results = zeros(3, batch)
         # Matrices whose incumbent splits, or prices, are replaced.
-        self._mask = torch.zeros(2, batch, dtype=torch.bool, device=device)
+        self._replacement_mask = torch.zeros(2, batch, dtype=torch.bool, device=device)
         self._has_incumbent = False
         self._has_checked = False
         self._program = FixedProgram(problem, shape.program, torch.float64)
@@ -331,10 +334,11 @@ class Recorded:
         if state is not None:
             self._start.splits.copy_(state.splits)
             self._start.prices.copy_(state.prices)
-        elif self._is_warm:
+        elif self._has_warm_start:
+            # Clear the warm start of the last solve.
             self._start.splits.zero_()
             self._start.prices.zero_()
-        self._is_warm = state is not None
+        self._has_warm_start = state is not None
 
     def begin(self, problem: Problem, state: SolveState | None) -> None:
         """Set up the solve of a program.
@@ -353,13 +357,13 @@ class Recorded:
         scale = scaling(exact)
         self._price_scale.copy_(scale.price_scale)
         self.buffers.fill(exact, scale, self._start, trial_primal_weight(exact, scale))
-        self._record[_TRIVIAL].copy_(from_score(exact, total_value(exact)))
-        for best in self._incumbent:
-            best.zero_()
+        self._check_results[_TRIVIAL].copy_(from_score(exact, total_value(exact)))
+        for incumbent_tensor in self._incumbent:
+            incumbent_tensor.zero_()
 
     def trivial_bound(self) -> Tensor:
         """Return the (B,) certified dual bounds at zero prices."""
-        return self._record[_TRIVIAL].cpu()
+        return self._check_results[_TRIVIAL].cpu()
 
     def check(self, refill: int) -> tuple[Tensor, Tensor]:
         """Run a gap check; return (B,) values and (B,) certified dual bounds.
@@ -370,27 +374,27 @@ class Recorded:
             refill: rounds that allocate unused capacity to unserved demand.
         """
 
-        def work() -> None:
+        def launch_kernels() -> None:
             exact = self._program.problem()
             # Row 2: splits of the last step.
             splits = self.buffers.splits[2].to(torch.float64)
-            self._checked.copy_(project(exact, splits, refill))
-            self._record[_VALUE].copy_(exact.value(self._checked))
+            self._projected_splits.copy_(project(exact, splits, refill))
+            self._check_results[_VALUE].copy_(exact.value(self._projected_splits))
             self._write_bound(exact)
 
-        self._run(f"check, {refill}", work)
+        self._run(f"check, {refill}", launch_kernels)
         self._has_checked = True
-        _, value, bound = self._record.cpu()
+        _, value, bound = self._check_results.cpu()
         return value, bound
 
     def certify(self) -> Tensor:
         """Return (B,) certified dual bounds at the prices of the last PDHG step, without values."""
         self._run("certify", lambda: self._write_bound(self._program.problem()))
-        return self._record[_BOUND].cpu()
+        return self._check_results[_BOUND].cpu()
 
     def _write_bound(self, exact: Problem) -> None:
         """Write the dual bounds at the prices of the last PDHG step into the record."""
-        self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
+        self._check_results[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
     def _prices(self, exact: Problem) -> Tensor:
         """Return the (B, E) link prices of the last PDHG step, value per Gbit/s."""
@@ -409,25 +413,31 @@ class Recorded:
         if not self._has_incumbent:
             has_new_allocation = torch.ones_like(has_new_allocation)
         self._has_incumbent = True
+        # Whether splits, and prices, of all, some or no matrices are replaced: each combination has
+        # its own recording.
         masks = has_new_allocation, has_new_prices
-        extents = [
+        mask_coverage = [
             "all" if bool(mask.all()) else "some" if bool(mask.any()) else "none" for mask in masks
         ]
         # Copy the masks to the GPU only if needed: for one matrix all or none are stored.
-        if "some" in extents:
-            self._mask.copy_(torch.stack(masks))
+        if "some" in mask_coverage:
+            self._replacement_mask.copy_(torch.stack(masks))
 
-        def work() -> None:
-            candidates = self._checked, self._prices(self._program.problem())
-            for part, (stored, new) in enumerate(zip(self._incumbent, candidates, strict=True)):
-                if extents[part] == "all":
-                    stored.copy_(new)
-                if extents[part] == "some":
-                    mask = self._mask[part].reshape(-1, *[1] * (stored.dim() - 1))
-                    stored.copy_(torch.where(mask, new, stored))
+        def launch_kernels() -> None:
+            candidates = self._projected_splits, self._prices(self._program.problem())
+            for index, (incumbent_tensor, candidate) in enumerate(
+                zip(self._incumbent, candidates, strict=True)
+            ):
+                if mask_coverage[index] == "all":
+                    incumbent_tensor.copy_(candidate)
+                if mask_coverage[index] == "some":
+                    mask = self._replacement_mask[index].reshape(
+                        -1, *[1] * (incumbent_tensor.dim() - 1)
+                    )
+                    incumbent_tensor.copy_(torch.where(mask, candidate, incumbent_tensor))
 
-        if extents != ["none", "none"]:
-            self._run(f"keep, {extents[0]}, {extents[1]}", work)
+        if mask_coverage != ["none", "none"]:
+            self._run(f"keep, {mask_coverage[0]}, {mask_coverage[1]}", launch_kernels)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
         """Return copies of the incumbent splits (B, D, K) and prices (B, E)."""

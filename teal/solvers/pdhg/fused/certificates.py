@@ -76,8 +76,8 @@ def measure(
     cost: FloatArray,
     demand_value: DemandValue,
     curve: UtilityRows | None,
-    is_even: bool,
-    out: Measurements,
+    splits_evenly: bool,
+    measurements: Measurements,
     lanes: Lanes,
 ) -> None:
     """Compute the constants of a program for one block of sources (:class:`Measurements`).
@@ -103,28 +103,28 @@ def measure(
             if unused.
         curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
             values.
-        is_even: whether the trial routing splits each demand evenly over its live paths; otherwise
-            it uses the first path, if that is live.
-        out: results (written); ``full_load`` and ``trial_load`` must be 0 before the call.
+        splits_evenly: whether the trial routing splits each demand evenly over its live paths;
+            otherwise it uses the first path, if that is live.
+        measurements: results (written); ``full_load`` and ``trial_load`` must be 0 before the call.
         lanes: tuple of length L, the number of matrices computed side by side.
     """
-    width = len(lanes)
+    num_lanes = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
     drop = demand_value.drop
     end = demand_value.end
-    # (L,) work array, and factors 1 of the values.
-    lane_scratch = np.empty(width)
-    unit_scales = np.ones(width)
+    # (L,) work array, and factors on the values: 1, since this program is not scaled.
+    lane_scratch = np.empty(num_lanes)
+    unit_factors = np.ones(num_lanes)
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
     # (max_trie_nodes, L) per trie node of a source: sum of 1 / capacity and cost of the path to it,
     # and flows of the path that ends there.
-    inverse_capacity_sum = np.zeros(max_trie_nodes * width)
-    path_cost = np.zeros(max_trie_nodes * width)
-    full_flow = np.empty(max_trie_nodes * width)
-    trial_flow = np.empty(max_trie_nodes * width)
+    inverse_capacity_sum = np.zeros(max_trie_nodes * num_lanes)
+    path_cost = np.zeros(max_trie_nodes * num_lanes)
+    full_flow = np.empty(max_trie_nodes * num_lanes)
+    trial_flow = np.empty(max_trie_nodes * num_lanes)
     ones = broadcast(1.0, lanes)
     zero = ones - ones
     live_profit = broadcast(_LIVE_PROFIT, lanes)
@@ -143,24 +143,25 @@ def measure(
             lanes,
         )
         prices_down(first_node, num_nodes, scan.parent, scan.link, cost, path_cost, lanes)
-        full_flow[: (num_nodes + 1) * width] = 0
-        trial_flow[: (num_nodes + 1) * width] = 0
+        # No flow yet; p becomes the first path of each demand in turn.
+        full_flow[: (num_nodes + 1) * num_lanes] = 0
+        trial_flow[: (num_nodes + 1) * num_lanes] = 0
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             # Number of live paths, h and the best profit of the demand.
             h = zero
-            live_paths = zero
+            num_live_paths = zero
             best_profit = zero
             value = broadcast(demand_value.first[d if has_distinct_values else 0], lanes)
-            for k in range(p, p + scan.path_count[d]):
-                node = scan.end_node[k]
+            for path in range(p, p + scan.path_count[d]):
+                node = scan.end_node[path]
                 profit = value - load(path_cost, node, lanes)
                 best_profit = maximum(best_profit, profit)
-                live_paths = live_paths + where_above(profit, live_profit, ones, zero)
+                num_live_paths = num_live_paths + where_above(profit, live_profit, ones, zero)
                 h = maximum(h, load(inverse_capacity_sum, node, lanes))
-            store(out.inverse_capacity_sum, d, where_above(h, zero, h, ones))
-            live_rate = where_above(live_paths, zero, load(demand, d, lanes), zero)
-            store(out.live_demand, d, live_rate)
+            store(measurements.inverse_capacity_sum, d, where_above(h, zero, h, ones))
+            live_rate = where_above(num_live_paths, zero, load(demand, d, lanes), zero)
+            store(measurements.live_demand, d, live_rate)
             # Demand's term in the dual bound.
             if curve is not None:
                 unit_value = demand_value.first[d if has_distinct_values else 0]
@@ -169,7 +170,7 @@ def measure(
                     lane_scratch,
                     full_share_value,
                     alpha,
-                    unit_scales,
+                    unit_factors,
                     unit_value,
                     d,
                     lanes,
@@ -178,24 +179,36 @@ def measure(
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             value_sum = value_sum + live_rate * best_profit
             # Flows of the full and of the trial routing.
-            even_flow = live_rate / maximum(live_paths, ones)
-            for k in range(p, p + scan.path_count[d]):
-                node = scan.end_node[k]
+            even_flow = live_rate / maximum(num_live_paths, ones)
+            for path in range(p, p + scan.path_count[d]):
+                node = scan.end_node[path]
                 is_live = where_above(value - load(path_cost, node, lanes), live_profit, ones, zero)
                 store(full_flow, node, is_live * live_rate)
-                if is_even:
+                if splits_evenly:
                     store(trial_flow, node, is_live * even_flow)
-                elif k == p:
+                elif path == p:
                     store(trial_flow, node, is_live * live_rate)
             p += scan.path_count[d]
         # Link loads of both routings.
         add_link_loads(
-            first_node, num_nodes, scan.parent, scan.link, full_flow, out.full_load[block], lanes
+            first_node,
+            num_nodes,
+            scan.parent,
+            scan.link,
+            full_flow,
+            measurements.full_load[block],
+            lanes,
         )
         add_link_loads(
-            first_node, num_nodes, scan.parent, scan.link, trial_flow, out.trial_load[block], lanes
+            first_node,
+            num_nodes,
+            scan.parent,
+            scan.link,
+            trial_flow,
+            measurements.trial_load[block],
+            lanes,
         )
-    store(out.demand_value_sum[block], 0, value_sum)
+    store(measurements.demand_value_sum[block], 0, value_sum)
 
 
 @parallel_kernel("block_ptr", num_ranges)
@@ -213,7 +226,7 @@ def certify(
     splits: AnyArray,
     flows: FloatArray,
     loads: FloatArray,
-    profits: FloatArray,
+    block_profit_sums: FloatArray,
     lanes: Lanes,
 ) -> None:
     """Compute the demands' part of the dual bound for one block of sources, and flows and loads.
@@ -248,12 +261,12 @@ def certify(
         splits: (P, L) shares of the demand (written if ``is_repairing``).
         flows: (P, L) Gbit/s (written).
         loads: (blocks, E, L) Gbit/s (row ``block`` is written).
-        profits: (blocks, L) demands' part of the dual bound (row ``block`` is written); a demand
-            without a live path adds 0.
+        block_profit_sums: (blocks, L) demands' part of the dual bound (row ``block`` is written);
+            a demand without a live path adds 0.
         lanes: tuple of length L, the number of matrices computed side by side.
     """
     loads[block] = 0
-    width = len(lanes)
+    num_lanes = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
     drop = demand_value.drop
@@ -261,26 +274,26 @@ def certify(
     cap = demand_value.cap
     has_caps = len(demand_value.cap) > 0
     # (K, L) profits of a demand's paths, and (K,) flags: work arrays of capped_profit.
-    path_profit = np.empty(MAX_PATHS * width if has_caps else 0)
+    path_profit = np.empty(MAX_PATHS * num_lanes if has_caps else 0)
     is_used = np.empty(MAX_PATHS if has_caps else 0, np.bool_)
-    # (L,) result of one demand, and factors 1 of the values.
-    lane_scratch = np.empty(width)
-    unit_scales = np.ones(width)
+    # (L,) result of one demand; factors on the values: 1, since this program is not scaled.
+    lane_scratch = np.empty(num_lanes)
+    unit_factors = np.ones(num_lanes)
     # (max_trie_nodes, L) per trie node of a source: price of the path to it, flow of the path that
     # ends there.
-    path_price = np.zeros(max_trie_nodes * width)
-    flow = np.empty(max_trie_nodes * width)
+    path_price = np.zeros(max_trie_nodes * num_lanes)
+    flow = np.empty(max_trie_nodes * num_lanes)
     ones = broadcast(1.0, lanes)
     zero = ones - ones
     live_profit = broadcast(_LIVE_PROFIT, lanes)
-    tiny = broadcast(MIN_SPLIT_SUM, lanes)
+    min_split_sum = broadcast(MIN_SPLIT_SUM, lanes)
     # In a min-max program the floor is below every live profit, so that a demand without a live
     # path adds nothing; also under a utility, whose marginal value is unbounded at share 0.
-    floor = broadcast(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
+    profit_floor = broadcast(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
-        floor = broadcast(2 * _LIVE_PROFIT, lanes)
+        profit_floor = broadcast(2 * _LIVE_PROFIT, lanes)
     profit_sum = zero
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
@@ -289,26 +302,27 @@ def certify(
         prices_down(
             first_node, num_nodes, scan.parent, scan.link, price_plus_cost, path_price, lanes
         )
-        flow[: (num_nodes + 1) * width] = 0
+        # No flow yet; p becomes the first path of each demand in turn.
+        flow[: (num_nodes + 1) * num_lanes] = 0
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             rate = load(demand, d, lanes)
             value = broadcast(demand_value.first[d if has_distinct_values else 0], lanes)
             # Best profit, and the sum of the splits on live paths, at most their caps.
-            best_profit = floor
+            best_profit = profit_floor
             split_sum = zero
-            live_paths = zero
-            for k in range(p, p + scan.path_count[d]):
-                profit = value - load(path_price, scan.end_node[k], lanes)
+            num_live_paths = zero
+            for path in range(p, p + scan.path_count[d]):
+                profit = value - load(path_price, scan.end_node[path], lanes)
                 is_live = where_above(profit, live_profit, ones, zero)
                 best_profit = maximum(best_profit, profit)
-                live_paths = live_paths + is_live
-                share = widen(load(splits, k, lanes))
+                num_live_paths = num_live_paths + is_live
+                stored_split = widen(load(splits, path, lanes))
                 if has_caps:
-                    store(path_profit, k - p, profit)
-                    max_share = load(cap, k, lanes)
-                    share = where_above(share, max_share, max_share, share)
-                split_sum = split_sum + is_live * share
+                    store(path_profit, path - p, profit)
+                    max_share = load(cap, path, lanes)
+                    stored_split = where_above(stored_split, max_share, max_share, stored_split)
+                split_sum = split_sum + is_live * stored_split
             # Demand's term in the dual bound.
             if has_caps:
                 capped_profit(path_profit, cap, p, scan.path_count[d], lanes, is_used, lane_scratch)
@@ -322,39 +336,47 @@ def certify(
                     lane_scratch,
                     full_share_value,
                     alpha,
-                    unit_scales,
+                    unit_factors,
                     unit_value,
                     d,
                     lanes,
                 )
+            # A demand without a live path adds nothing.
             profit_sum = profit_sum + where_above(
                 best_profit, live_profit, rate * best_profit, zero
             )
             # Scale splits to a sum of at most 1; in a min-max program to 1, evenly if all are 0.
-            scale = ones / maximum(split_sum, ones)
+            split_factor = ones / maximum(split_sum, ones)
             even_share = zero
             if carries_all:
-                scale = where_above(split_sum, tiny, ones / maximum(split_sum, tiny), zero)
-                even_share = where_above(split_sum, tiny, zero, ones / maximum(live_paths, ones))
-            for k in range(p, p + scan.path_count[d]):
-                node = scan.end_node[k]
+                split_factor = where_above(
+                    split_sum, min_split_sum, ones / maximum(split_sum, min_split_sum), zero
+                )
+                even_share = where_above(
+                    split_sum, min_split_sum, zero, ones / maximum(num_live_paths, ones)
+                )
+            # Repaired splits of the demand, and their flows.
+            for path in range(p, p + scan.path_count[d]):
+                node = scan.end_node[path]
                 is_live = where_above(
                     value - load(path_price, node, lanes), live_profit, ones, zero
                 )
-                share = widen(load(splits, k, lanes))
+                stored_split = widen(load(splits, path, lanes))
                 if has_caps:
-                    max_share = load(cap, k, lanes)
-                    share = where_above(share, max_share, max_share, share)
-                split = is_live * (share * scale + even_share)
-                path_flow = rate * split
+                    max_share = load(cap, path, lanes)
+                    stored_split = where_above(stored_split, max_share, max_share, stored_split)
+                repaired_split = is_live * (stored_split * split_factor + even_share)
+                path_flow = rate * repaired_split
                 if is_repairing:
-                    store(splits, k, narrow(where_above(rate, zero, split, zero), splits))
-                store(flows, k, path_flow)
+                    store(
+                        splits, path, narrow(where_above(rate, zero, repaired_split, zero), splits)
+                    )
+                store(flows, path, path_flow)
                 store(flow, node, path_flow)
             p += scan.path_count[d]
         # Link loads of the source's flows.
         add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
-    store(profits[block], 0, profit_sum)
+    store(block_profit_sums[block], 0, profit_sum)
 
 
 @parallel_kernel("block_ptr", num_ranges)
@@ -374,7 +396,7 @@ def project_round(
     requests: FloatArray,
     loads: FloatArray,
     requested_loads: FloatArray,
-    values: FloatArray,
+    block_values: FloatArray,
     lanes: Lanes,
 ) -> None:
     """Run one round of the projection of flows onto the capacities, for one block of sources.
@@ -412,12 +434,12 @@ def project_round(
         requests: (P, L) requests of the last round, Gbit/s (overwritten by the new requests).
         loads: (blocks, E, L) load of the flows, Gbit/s (row ``block`` is written).
         requested_loads: (blocks, E, L) load of the new requests, Gbit/s (row ``block`` is written).
-        values: (blocks, L) value of the flows without link costs (row ``block`` is written).
+        block_values: (blocks, L) value of the flows without link costs (row ``block`` is written).
         lanes: tuple of length L, the number of matrices computed side by side.
     """
     loads[block] = 0
     requested_loads[block] = 0
-    width = len(lanes)
+    num_lanes = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
     drop = demand_value.drop
@@ -425,19 +447,19 @@ def project_round(
     cap = demand_value.cap
     has_caps = len(demand_value.cap) > 0
     # (L,) carried rate of one demand, which curve_value replaces by its value.
-    lane_scratch = np.empty(width)
+    lane_scratch = np.empty(num_lanes)
     # (max_trie_nodes, L) per trie node of a source: largest load ratio and smallest residual
     # capacity on the path to it; flow and request of the path that ends there.
-    path_ratio = np.zeros(max_trie_nodes * width)
-    path_residual_capacity = np.empty(max_trie_nodes * width)
-    flow = np.empty(max_trie_nodes * width)
-    requested_flow = np.empty(max_trie_nodes * width)
+    path_load_ratio = np.zeros(max_trie_nodes * num_lanes)
+    path_residual_capacity = np.empty(max_trie_nodes * num_lanes)
+    flow = np.empty(max_trie_nodes * num_lanes)
+    requested_flow = np.empty(max_trie_nodes * num_lanes)
     ones = broadcast(1.0, lanes)
     zero = ones - ones
-    tiny = broadcast(_MIN_CAPACITY, lanes)
-    unlimited = broadcast(_UNLIMITED, lanes)
+    min_capacity = broadcast(_MIN_CAPACITY, lanes)
+    unlimited_capacity = broadcast(_UNLIMITED, lanes)
     value_sum = zero
-    store(path_residual_capacity, 0, unlimited)
+    store(path_residual_capacity, 0, unlimited_capacity)
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
@@ -446,9 +468,9 @@ def project_round(
             parent_row = scan.parent[first_node + i]
             e = scan.link[first_node + i]
             store(
-                path_ratio,
+                path_load_ratio,
                 i + 1,
-                maximum(load(path_ratio, parent_row, lanes), load(load_ratio, e, lanes)),
+                maximum(load(path_load_ratio, parent_row, lanes), load(load_ratio, e, lanes)),
             )
             # where_above(a, b, b, a) is min(a, b).
             upstream_residual = load(path_residual_capacity, parent_row, lanes)
@@ -458,60 +480,71 @@ def project_round(
                 i + 1,
                 where_above(upstream_residual, link_residual, link_residual, upstream_residual),
             )
-        flow[: (num_nodes + 1) * width] = 0
-        requested_flow[: (num_nodes + 1) * width] = 0
+        # No flow yet; p becomes the first path of each demand in turn.
+        flow[: (num_nodes + 1) * num_lanes] = 0
+        requested_flow[: (num_nodes + 1) * num_lanes] = 0
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             # Scale the flows down, or grant the requests; sum the residual capacities of the paths.
-            carried = zero
-            demand_residual = zero
-            for k in range(p, p + scan.path_count[d]):
-                node = scan.end_node[k]
-                divisor = maximum(load(path_ratio, node, lanes), ones)
+            carried_rate = zero
+            residual_sum = zero
+            for path in range(p, p + scan.path_count[d]):
+                node = scan.end_node[path]
+                # Largest load ratio along the path, at least 1.
+                overload_divisor = maximum(load(path_load_ratio, node, lanes), ones)
                 path_flow = (
-                    load(flows, k, lanes) / divisor
+                    load(flows, path, lanes) / overload_divisor
                     if is_first
-                    else load(flows, k, lanes) + load(requests, k, lanes) / divisor
+                    else load(flows, path, lanes) + load(requests, path, lanes) / overload_divisor
                 )
-                store(flows, k, path_flow)
+                store(flows, path, path_flow)
                 store(flow, node, path_flow)
-                carried = carried + path_flow
-                available = load(path_residual_capacity, node, lanes)
+                carried_rate = carried_rate + path_flow
+                available_capacity = load(path_residual_capacity, node, lanes)
+                # Path caps: no more than the unused part of the cap.
                 if has_caps:
                     remaining_cap = maximum(
-                        load(cap, k, lanes) * load(demand, d, lanes) - path_flow, zero
+                        load(cap, path, lanes) * load(demand, d, lanes) - path_flow, zero
                     )
-                    available = where_above(available, remaining_cap, remaining_cap, available)
-                demand_residual = demand_residual + available
+                    available_capacity = where_above(
+                        available_capacity, remaining_cap, remaining_cap, available_capacity
+                    )
+                residual_sum = residual_sum + available_capacity
             # Value of the carried rate: under value steps converted to Gbit/s of the first step.
-            valued_flow = carried
+            first_step_flow = carried_rate
             if has_steps:
-                valued_flow = carried - value_lost(
-                    drop, end, d, carried, load(demand, d, lanes), lanes
+                first_step_flow = carried_rate - value_lost(
+                    drop, end, d, carried_rate, load(demand, d, lanes), lanes
                 )
             if curve is not None:
-                store(lane_scratch, 0, carried)
+                store(lane_scratch, 0, carried_rate)
                 curve_value(lane_scratch, demand, curve.full_share_value, curve.alpha[0], d, lanes)
                 value_sum = value_sum + load(lane_scratch, 0, lanes)
             else:
-                value_sum = value_sum + valued_flow * broadcast(
+                value_sum = value_sum + first_step_flow * broadcast(
                     demand_value.first[d if has_distinct_values else 0], lanes
                 )
             # Request unserved demand in proportion to residual capacity.
             if not is_last:
-                unserved = maximum(load(demand, d, lanes) - carried, zero)
-                share = unserved / maximum(demand_residual, tiny)
-                for k in range(p, p + scan.path_count[d]):
-                    node = scan.end_node[k]
-                    available = load(path_residual_capacity, node, lanes)
+                unserved_rate = maximum(load(demand, d, lanes) - carried_rate, zero)
+                request_factor = unserved_rate / maximum(residual_sum, min_capacity)
+                for path in range(p, p + scan.path_count[d]):
+                    node = scan.end_node[path]
+                    available_capacity = load(path_residual_capacity, node, lanes)
+                    # Path caps: again no more than the unused part of the cap.
                     if has_caps:
                         remaining_cap = maximum(
-                            load(cap, k, lanes) * load(demand, d, lanes) - load(flows, k, lanes),
+                            load(cap, path, lanes) * load(demand, d, lanes)
+                            - load(flows, path, lanes),
                             zero,
                         )
-                        available = where_above(available, remaining_cap, remaining_cap, available)
-                    request = available * where_above(share, ones, ones, share)
-                    store(requests, k, request)
+                        available_capacity = where_above(
+                            available_capacity, remaining_cap, remaining_cap, available_capacity
+                        )
+                    request = available_capacity * where_above(
+                        request_factor, ones, ones, request_factor
+                    )
+                    store(requests, path, request)
                     store(requested_flow, node, request)
             p += scan.path_count[d]
         # Link loads of flows and requests.
@@ -526,7 +559,7 @@ def project_round(
                 requested_loads[block],
                 lanes,
             )
-    store(values[block], 0, value_sum)
+    store(block_values[block], 0, value_sum)
 
 
 def _num_sources(scan: PathScan) -> int:
@@ -536,7 +569,7 @@ def _num_sources(scan: PathScan) -> int:
 
 @parallel_kernel("scan", _num_sources)
 def pack_splits(
-    source: int, scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes
+    source: int, scan: PathScan, splits: FloatArray, path_rows: AnyArray, lanes: Lanes
 ) -> None:
     """Convert the splits of one source's demands from (B, D, K) to path rows (P, L).
 
@@ -549,17 +582,17 @@ def pack_splits(
             demand d.
         scan: P paths of D demands.
         splits: (B, D, K) shares of the demands; columns past the number of paths are not read.
-        out: (P, L) splits, flat (written).
+        path_rows: (P, L) splits, flat (written).
         lanes: tuple of length L.
     """
-    width = len(lanes)
+    num_lanes = len(lanes)
     batch = len(splits)
     p = scan.path_ptr[source]
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         for k in range(scan.path_count[d]):
-            for lane in range(width):
+            for lane in range(num_lanes):
                 share = splits[lane, d, k] if lane < batch else 0
-                out[p * width + lane] = share if 0 < share < np.inf else 0
+                path_rows[p * num_lanes + lane] = share if 0 < share < np.inf else 0
             p += 1
 
 
@@ -567,9 +600,9 @@ def pack_splits(
 def unpack_splits(
     source: int,
     scan: PathScan,
-    rows: AnyArray,
+    path_rows: AnyArray,
     demand: FloatArray,
-    out: FloatArray,
+    splits: FloatArray,
     lanes: Lanes,
 ) -> None:
     """Convert path rows (P, L) of one source's demands to splits (B, D, K).
@@ -579,22 +612,23 @@ def unpack_splits(
             and its paths start at ``path_ptr[source]``, ``path_count[d]`` consecutive paths per
             demand d.
         scan: P paths of D demands.
-        rows: (P, L) flows in Gbit/s, or splits, flat.
-        demand: (B, D) Gbit/s, the divisor of flows; shape (B, 0) if ``rows`` are splits.
-        out: (B, D, K) splits (written); 0 for a demand of 0 and for missing paths.
+        path_rows: (P, L) flows in Gbit/s, or splits, flat.
+        demand: (B, D) Gbit/s, the divisor of flows; shape (B, 0) if ``path_rows`` are splits.
+        splits: (B, D, K) splits (written); 0 for a demand of 0 and for missing paths.
         lanes: tuple of length L.
     """
-    width = len(lanes)
+    num_lanes = len(lanes)
     is_dividing = demand.shape[1] > 0
-    for b in range(len(out)):
+    for b in range(len(splits)):
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
-            scale = 1.0
+            # Factor from rows to splits: 1 / demand for flows, 1 for splits.
+            inverse_demand = 1.0
             if is_dividing:
-                scale = 1 / demand[b, d] if demand[b, d] > _MIN_DEMAND else 0.0
+                inverse_demand = 1 / demand[b, d] if demand[b, d] > _MIN_DEMAND else 0.0
             for k in range(scan.path_count[d]):
-                out[b, d, k] = rows[p * width + b] * scale
+                splits[b, d, k] = path_rows[p * num_lanes + b] * inverse_demand
                 p += 1
             # Columns without a path.
-            for k in range(scan.path_count[d], out.shape[2]):
-                out[b, d, k] = 0
+            for k in range(scan.path_count[d], splits.shape[2]):
+                splits[b, d, k] = 0

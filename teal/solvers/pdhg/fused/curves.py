@@ -86,36 +86,40 @@ def _inverse_power(z, alpha):
 
 
 @inner_kernel
-def _utility_root(total, strength, alpha):
-    """Solve z = Y + a z^-alpha for z > 0, with Y = ``total`` and a = ``strength`` >= 0.
+def _utility_root(constant_term, power_coefficient, alpha):
+    """Solve z = Y + a z^-alpha for z > 0: Y is ``constant_term``, a >= 0 is ``power_coefficient``.
 
     It is the optimality condition of the primal prox under an alpha-fair utility, for the sum z of
     a demand's splits.  Closed forms for alpha 0 and 1, else Newton's method from a lower bound.
     """
     if alpha == 0.0:
-        return total + strength
+        return constant_term + power_coefficient
     if alpha == 1.0:
         # Quadratic equation.
-        root = np.sqrt(total * total + 4.0 * strength)
+        root = np.sqrt(constant_term * constant_term + 4.0 * power_coefficient)
         # For negative Y avoid the cancellation of the quadratic formula.
         return (
-            (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
+            (constant_term + root) / 2.0
+            if constant_term >= 0
+            else 2.0 * power_coefficient / max(root - constant_term, _MIN_DIVISOR)
         )
     # Lower bound of the root, from which Newton's steps increase to it.  The root is at least Y and
     # the root for Y = 0; for negative Y the root for Y = 0 bounds z in a z^-alpha = z - Y.
-    zero_root = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
-    if total >= 0:
-        z = max(total, zero_root)
+    zero_root = max(power_coefficient, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
+    if constant_term >= 0:
+        z = max(constant_term, zero_root)
     else:
         z = min(
-            max(strength / max(zero_root - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha),
+            max(power_coefficient / max(zero_root - constant_term, _MIN_DIVISOR), _MIN_DIVISOR)
+            ** (1.0 / alpha),
             zero_root,
         )
     z = max(z, _MIN_DIVISOR)
     # Newton's method on z - Y - a z^-alpha.
     for _ in range(_MAX_NEWTON_STEPS):
-        power_term = strength * _inverse_power(z, alpha)
-        newton_step = -(z - total - power_term) / (1.0 + alpha * power_term / z)
+        power_term = power_coefficient * _inverse_power(z, alpha)
+        newton_step = -(z - constant_term - power_term) / (1.0 + alpha * power_term / z)
+        # Converged, or the step is not finite.
         if not (newton_step > _STEP_TOLERANCE * z and newton_step < np.inf):
             break
         z += newton_step
@@ -123,157 +127,178 @@ def _utility_root(total, strength, alpha):
 
 
 @inlined_kernel
-def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, first, d, lanes):
+def lane_curve_profit(
+    profit, lane_scratch, full_share_value, alpha, value_factor, linear_value, d, lanes
+):
     """Return a demand's term in the dual bound under a utility, per Gbit/s of demand, lane by lane.
 
-    The term is max over shares s in (0, 1] of scale V (u(s) + 1) - price s, with the utility u
-    (u(1) = 0), the marginal value V at share 1, and the price of the cheapest path, ``first`` *
-    scale - profit.
+    The term is max over shares s in (0, 1] of ``value_factor`` V (u(s) + 1) - price s, with the
+    utility u (u(1) = 0), the marginal value V at share 1, and the price of the cheapest path,
+    ``linear_value * value_factor - profit``.
 
     Args:
-        profit: profit of the demand's best path, one value per lane, times ``scale``.
+        profit: profit of the demand's best path, one value per lane, times ``value_factor``.
         lane_scratch: (L,) work array.
         full_share_value: (D, L) V, marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values: 1 / (scale of the objective), or 1.
-        first: value per Gbit/s that the profit assumes.
+        value_factor: (L,) factor on values: 1 / (scale of the objective), or 1.
+        linear_value: value per Gbit/s that the profit assumes.
         d: index of the demand.
         lanes: tuple of length L.
     """
     store(lane_scratch, 0, profit)
-    curve_profit(lane_scratch, full_share_value, alpha, scale, first, d, lanes)
+    curve_profit(lane_scratch, full_share_value, alpha, value_factor, linear_value, d, lanes)
     return load(lane_scratch, 0, lanes)
 
 
 @inlined_kernel
-def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
+def curve_profit(profit_or_term, full_share_value, alpha, value_factor, linear_value, d, lanes):
     """Replace the best path profits of demand ``d`` by its term in the dual bound, per Gbit/s.
 
     The term is max over shares s in (0, 1] of V (u(s) + 1) - price s, with the utility u
-    (u(1) = 0), V = scale * full_share_value and price = scale * first - best: at s = 1 if
-    price <= V, else at s = (price / V)^(-1 / alpha).
+    (u(1) = 0), ``V = value_factor * full_share_value`` and
+    ``price = value_factor * linear_value`` minus the best path's profit: at s = 1 if price <= V,
+    else at s = (price / V)^(-1 / alpha).
 
     Args:
-        best: (L,) profit of the best path, times ``scale`` (overwritten by the term).
+        profit_or_term: (L,) best path's profit times ``value_factor``; overwritten by the term.
         full_share_value: (D, L) marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values: 1 / (scale of the objective), or 1.
-        first: value per Gbit/s that the profits assume.
+        value_factor: (L,) factor on values: 1 / (scale of the objective), or 1.
+        linear_value: value per Gbit/s that the profits assume.
         d: index of the demand.
         lanes: tuple of length L.
     """
-    width = len(lanes)
-    for lane in range(width):
-        lane_value = full_share_value[d * width + lane] * scale[lane]
-        price = max(first * scale[lane] - best[lane], 0.0)
-        if lane_value <= 0:
-            best[lane] = 0.0
-        elif price <= lane_value:
+    num_lanes = len(lanes)
+    for lane in range(num_lanes):
+        # V, and the price of the cheapest path.
+        full_share_lane_value = full_share_value[d * num_lanes + lane] * value_factor[lane]
+        price = max(linear_value * value_factor[lane] - profit_or_term[lane], 0.0)
+        if full_share_lane_value <= 0:
+            profit_or_term[lane] = 0.0
+        elif price <= full_share_lane_value:
             # Fully served, at s = 1: u(1) + 1 = 1.
-            best[lane] = lane_value - price
+            profit_or_term[lane] = full_share_lane_value - price
         elif alpha == 1.0:
-            best[lane] = -lane_value * np.log(price / lane_value)
+            # Logarithmic utility: s = V / price.
+            profit_or_term[lane] = -full_share_lane_value * np.log(price / full_share_lane_value)
         elif alpha == 0.0:
-            best[lane] = 0.0
+            # Linear utility: nothing is worth a price above V.
+            profit_or_term[lane] = 0.0
         else:
-            share = (price / lane_value) ** (-1.0 / alpha)
-            best[lane] = lane_value * _utility(share, alpha) - price * share
+            # Share at which the marginal value V s^-alpha equals the price.
+            share = (price / full_share_lane_value) ** (-1.0 / alpha)
+            profit_or_term[lane] = full_share_lane_value * _utility(share, alpha) - price * share
 
 
 @inlined_kernel
-def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, lanes):
+def curve_shift(
+    unprojected, n, full_share_value, alpha, value_factor, step_or_shift, linear_value, d, lanes
+):
     """Compute the primal prox of demand ``d`` under a utility, as a shift t of its splits.
 
     The new splits max(0, v - t) minimise |w - v'|^2 / 2 - tau V u(sum w) over {w >= 0,
-    sum w <= 1}, where v are splits after a gradient step with the linear value ``first``, v' those
-    without it, u is the utility and tau the step size.  So t = tau (scale first - V z^-alpha) for
-    the sum z of the new splits, if z < 1.
+    sum w <= 1}, where v are splits after a gradient step with the value ``linear_value``, v' those
+    without it, u is the utility and tau the step size.  So
+    t = tau (``value_factor * linear_value`` - V z^-alpha) for the sum z of the
+    new splits, if z < 1.
     The active set is found as for a simplex (Michelot 1986): drop splits below t, repeat.
 
     Args:
         unprojected: (K, L) v, splits of the n paths after a gradient step.
         n: number of paths.
-        full_share_value: (D, L) marginal value per Gbit/s at share 1; V is ``scale`` times it.
+        full_share_value: (D, L) marginal value per Gbit/s at share 1; V is ``value_factor`` times
+            it.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / (scale of the objective).
-        step: (L,) step sizes tau (overwritten by t).
-        first: value per Gbit/s that the gradient step assumes.
+        value_factor: (L,) factor on values, 1 / (scale of the objective).
+        step_or_shift: (L,) step sizes tau (overwritten by t).
+        linear_value: value per Gbit/s that the gradient step assumes.
         d: index of the demand.
         lanes: tuple of length L.
     """
-    width = len(lanes)
+    num_lanes = len(lanes)
     num_paths = np.int64(n)
-    for lane in range(width):
-        scaled_step = scale[lane] * step[lane]
-        linear_shift = first * scaled_step
-        strength = full_share_value[d * width + lane] * scaled_step
+    for lane in range(num_lanes):
+        # Step sizes times values: tau times the assumed linear value, and tau V.
+        scaled_step = value_factor[lane] * step_or_shift[lane]
+        linear_shift = linear_value * scaled_step
+        utility_step = full_share_value[d * num_lanes + lane] * scaled_step
         # Shift to a sum of 1: drop splits below the mean excess, repeat (Michelot 1986).
         full_share_shift = LOWEST
-        last_active = np.int64(-1)
+        last_num_active = np.int64(-1)
         for _ in range(num_paths):
-            total, active = _sum_above(unprojected, num_paths, full_share_shift, width, lane)
-            if active == last_active or active == 0:
+            active_sum, num_active = _sum_above(
+                unprojected, num_paths, full_share_shift, num_lanes, lane
+            )
+            if num_active == last_num_active or num_active == 0:
                 break
-            full_share_shift = (total - 1.0) / active
-            last_active = active
-        step[lane] = full_share_shift
+            full_share_shift = (active_sum - 1.0) / num_active
+            last_num_active = num_active
+        step_or_shift[lane] = full_share_shift
         # The marginal utility at share 1 decides: a fully served demand needs no root.
-        if linear_shift - strength <= full_share_shift:
+        if linear_shift - utility_step <= full_share_shift:
             continue
         shift = full_share_shift
-        last_active = np.int64(-1)
+        last_num_active = np.int64(-1)
         # Same iteration with the utility, whose marginal value falls as the sum z rises.
         for _ in range(num_paths):
-            total, active = _sum_above(unprojected, num_paths, shift, width, lane)
-            if active == last_active or active == 0:
+            active_sum, num_active = _sum_above(unprojected, num_paths, shift, num_lanes, lane)
+            if num_active == last_num_active or num_active == 0:
                 break
+            # Sum z of the active splits, and the shift that belongs to it.
             z = max(
-                _utility_root(total - active * linear_shift, active * strength, alpha), _MIN_DIVISOR
+                _utility_root(
+                    active_sum - num_active * linear_shift, num_active * utility_step, alpha
+                ),
+                _MIN_DIVISOR,
             )
-            shift = linear_shift - strength * _inverse_power(z, alpha)
-            last_active = active
-        step[lane] = max(full_share_shift, shift)
+            shift = linear_shift - utility_step * _inverse_power(z, alpha)
+            last_num_active = num_active
+        step_or_shift[lane] = max(full_share_shift, shift)
 
 
 @inner_kernel
-def _sum_above(unprojected, num_paths, shift, width, lane):
+def _sum_above(unprojected, num_paths, shift, num_lanes, lane):
     """Return the sum and the number of a demand's splits above ``shift``, in one lane.
 
     Args:
-        unprojected: (K, L) splits, flat with L = ``width``; the first ``num_paths`` rows count.
+        unprojected: (K, L) splits, flat with L = ``num_lanes``; the first ``num_paths`` rows count.
         num_paths: number of paths.
         shift: threshold.
-        width: L.
+        num_lanes: L.
         lane: index of the matrix.
     """
-    total = 0.0
-    active = np.int64(0)
+    split_sum = 0.0
+    num_active = np.int64(0)
     for k in range(num_paths):
-        if unprojected[k * width + lane] > shift:
-            total += unprojected[k * width + lane]
-            active += 1
-    return total, active
+        if unprojected[k * num_lanes + lane] > shift:
+            split_sum += unprojected[k * num_lanes + lane]
+            num_active += 1
+    return split_sum, num_active
 
 
 @kernel
-def curve_value(flow, demand, full_share_value, alpha, d, lanes):
+def curve_value(rate_or_value, demand, full_share_value, alpha, d, lanes):
     """Replace the carried rates of demand ``d`` by their value W (u(share) + 1).
 
     W is the weight of the demand, u its utility (u(1) = 0), share the carried share of the demand.
 
     Args:
-        flow: (L,) carried rate, Gbit/s (overwritten by the value).
+        rate_or_value: (L,) carried rate, Gbit/s (overwritten by the value).
         demand: (D, L) Gbit/s.
         full_share_value: (D, L) W / demand, marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
         d: index of the demand.
         lanes: tuple of length L.
     """
-    width = len(lanes)
-    for lane in range(width):
-        rate = demand[d * width + lane]
-        lane_value = full_share_value[d * width + lane]
-        share = min(flow[lane] / rate, 1.0) if rate > 0 else 1.0
-        flow[lane] = (
-            rate * lane_value * _utility(share, alpha) if rate > 0 and lane_value > 0 else 0.0
+    num_lanes = len(lanes)
+    for lane in range(num_lanes):
+        demand_rate = demand[d * num_lanes + lane]
+        lane_value = full_share_value[d * num_lanes + lane]
+        share = min(rate_or_value[lane] / demand_rate, 1.0) if demand_rate > 0 else 1.0
+        # W (u(share) + 1); 0 for a demand of 0 or without weight.
+        rate_or_value[lane] = (
+            demand_rate * lane_value * _utility(share, alpha)
+            if demand_rate > 0 and lane_value > 0
+            else 0.0
         )

@@ -44,7 +44,7 @@ def lanes_of(dtype: torch.dtype) -> tuple[int, ...]:
     """Return the lane counts (:data:`LANES`) for an iteration in ``dtype``: 16 float32 or 8 float64
     fill a register.
     """
-    return tuple(width for width in LANES if width * dtype.itemsize <= _REGISTER_BYTES)
+    return tuple(num_lanes for num_lanes in LANES if num_lanes * dtype.itemsize <= _REGISTER_BYTES)
 
 
 class FusedEngine:
@@ -83,21 +83,21 @@ class FusedEngine:
     ) -> None:
         self._problem = problem = problem.to(torch.float64)
         self._on_simplex = problem.price_set.on_simplex
-        width = next(width for width in lanes_of(dtype) if width >= problem.batch)
+        num_lanes = next(num_lanes for num_lanes in lanes_of(dtype) if num_lanes >= problem.batch)
         # Only its length L counts: kernels are compiled for each length of the tuple.
-        self._lanes = (0,) * width
+        self._lanes = (0,) * num_lanes
         self._capacity, self._cost = self._link_rows()
         self._passes = passes or self._make_passes(dtype)
         self._program, primal_weight = self._scaled_program()
         # Zero arrays: six of the links, and six counters of each matrix beside the primal weights.
         self._dual = Dual(*(np.zeros_like(self._capacity) for _ in range(6)))
         self._control = Control(
-            primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6))
+            primal_weight, primal_weight.copy(), *(np.zeros(num_lanes) for _ in range(6))
         )
         # -1: no fixed-point error has been measured in this restart cycle.
         self._control.first_error[:] = -1
         self._incumbent_prices = torch.zeros(
-            problem.batch, len(self._capacity) // width, dtype=torch.float64
+            problem.batch, len(self._capacity) // num_lanes, dtype=torch.float64
         )
         self._start(state)
         # Compile before the first timed iteration.
@@ -138,24 +138,26 @@ class FusedEngine:
         """Return the values of the demands, with the largest share of each path where limited."""
         problem = self._problem
         value = demand_value_rows(problem, self._lane_rows)
-        largest = problem.max_share
-        if largest is None:
+        path_share_limit = problem.max_share
+        if path_share_limit is None:
             return value
         # Existing paths, demand by demand, in the order of scans.
-        return value._replace(cap=self._lane_rows(largest.to(torch.float64)[:, problem.ops.mask]))
+        return value._replace(
+            cap=self._lane_rows(path_share_limit.to(torch.float64)[:, problem.ops.mask])
+        )
 
     def _lane_rows(self, values: Tensor) -> FloatArray:
         """Convert (B, n) to flat rows of lanes, (n * L,), in float64.
 
         Lanes past B repeat the first matrix; the passes give them no demand.
         """
-        width = len(self._lanes)
-        padded = (
+        num_lanes = len(self._lanes)
+        lane_values = (
             values
-            if len(values) == width
-            else torch.cat([values, values[:1].expand(width - len(values), -1)])
+            if len(values) == num_lanes
+            else torch.cat([values, values[:1].expand(num_lanes - len(values), -1)])
         )
-        return padded.to(torch.float64).t().contiguous().numpy().reshape(-1)
+        return lane_values.to(torch.float64).t().contiguous().numpy().reshape(-1)
 
     def _matrices_from_lanes(self, rows: AnyArray) -> Tensor:
         """Convert flat rows of lanes (n * L,) to (B, n), in float64."""
@@ -170,64 +172,71 @@ class FusedEngine:
         utility times a factor), or in a min-max program the largest utilisation of the even
         splits.  The first primal weight is omega = |y| / |w| for y estimated from a trial routing.
         """
-        width = len(self._lanes)
+        num_lanes = len(self._lanes)
         # Inverse capacities, 0 for failed links, and sums over the demands.
         live = self._capacity > 0
         inverse_capacity = np.where(live, 1 / np.where(live, self._capacity, 1), 0.0)
-        sums = self._passes.measure(
+        program_sums = self._passes.measure(
             inverse_capacity, np.where(live, self._cost, kernels.FAILED_PRICE)
         )
         # S, m and the squared primal distance |w|^2.
-        full_utilisation = sums.full_load * inverse_capacity
-        total = sums.total
-        squared_primal_distance = sums.squared_primal_distance
-        scale = (
-            (sums.trial_load * inverse_capacity).reshape(-1, width).max(0)
+        full_utilisation = program_sums.full_load * inverse_capacity
+        total_demand = program_sums.total_demand
+        squared_primal_distance = program_sums.squared_primal_distance
+        # S: largest utilisation under even splits, or value of all demand.
+        objective_scale = (
+            (program_sums.trial_load * inverse_capacity).reshape(-1, num_lanes).max(0)
             if self._on_simplex
-            else sums.demand_value_sum
+            else program_sums.demand_value_sum
         )
         # (L,) value of all routable demand.
-        self._routable_value = np.zeros(width) if self._on_simplex else scale
+        self._routable_value = np.zeros(num_lanes) if self._on_simplex else objective_scale
         # Under a utility marginal values exceed those at share 1: a factor from the utilisation of
         # the trial routing.  Lanes past B hold no demands.
         if self._problem.utility is not None:
             batch = self._problem.batch
-            utilisation = (sums.trial_load * inverse_capacity).reshape(-1, width).max(0)[:batch]
-            scale = scale.copy()
-            scale[:batch] *= self._problem.utility.value_scale(
-                torch.from_numpy(utilisation)
+            trial_utilisation = (
+                (program_sums.trial_load * inverse_capacity).reshape(-1, num_lanes).max(0)[:batch]
+            )
+            objective_scale = objective_scale.copy()
+            objective_scale[:batch] *= self._problem.utility.value_scale(
+                torch.from_numpy(trial_utilisation)
             ).numpy()
         # S of each matrix, (L,) and repeated for every link, (E * L,).
-        scale = self._scale = np.where(scale > 0, scale, 1.0)
-        link_scale = self._per_link(scale)
+        objective_scale = self._scale = np.where(objective_scale > 0, objective_scale, 1.0)
+        link_objective_scale = self._per_link(objective_scale)
         load_factor = inverse_capacity
         mean_scaled_value: Tensor | None = None
         # In a min-max program loads, and with them utilisations, are over S.
         if self._on_simplex:
-            full_utilisation = full_utilisation / link_scale
-            squared_primal_distance = squared_primal_distance / scale
-            load_factor = inverse_capacity / link_scale
+            full_utilisation = full_utilisation / link_objective_scale
+            squared_primal_distance = squared_primal_distance / objective_scale
+            load_factor = inverse_capacity / link_objective_scale
         else:
             # S is the value of all demand, so that the mean of v / S over demanded Gbit/s is 1 /
             # total demand.
-            mean_scaled_value = torch.from_numpy(1 / np.where(total > 0, total, 1.0))[:, None]
-        capacity, trial, full_path_utilisation = (
-            torch.from_numpy(link_array.reshape(-1, width).T.copy())
-            for link_array in (self._capacity, sums.trial_load, full_utilisation)
+            mean_scaled_value = torch.from_numpy(1 / np.where(total_demand > 0, total_demand, 1.0))[
+                :, None
+            ]
+        # The same link arrays with one row for each matrix, (L, E), as guess_dual expects.
+        capacity_by_matrix, trial_load_by_matrix, utilisation_by_matrix = (
+            torch.from_numpy(link_array.reshape(-1, num_lanes).T.copy())
+            for link_array in (self._capacity, program_sums.trial_load, full_utilisation)
         )
-        # First primal weight, from the loads of the trial routing; link arrays are (L, E) here.
-        guess = guess_dual(capacity, trial, mean_scaled_value)
+        # First primal weight |y| / |w|, with y guessed from the loads of the trial routing.
+        dual_guess = guess_dual(capacity_by_matrix, trial_load_by_matrix, mean_scaled_value)
         primal_weight = initial_primal_weight(
-            full_path_utilisation, guess, torch.from_numpy(squared_primal_distance)
+            utilisation_by_matrix, dual_guess, torch.from_numpy(squared_primal_distance)
         )
+        # Constants of the iteration.
         limits, scenario_width = self._limits()
         program = ScaledProgram(
-            scaled_cost=self._cost / link_scale,
+            scaled_cost=self._cost / link_objective_scale,
             inverse_capacity=inverse_capacity,
             load_factor=load_factor,
             live=live.astype(np.float64),
             full_path_utilisation=np.where(full_utilisation > 0, full_utilisation, NO_UTILISATION),
-            inverse_scale=1 / scale,
+            inverse_scale=1 / objective_scale,
             carries_all=self._problem.demand_set.carries_all,
             on_simplex=self._on_simplex,
             limits=limits,
@@ -246,19 +255,20 @@ class FusedEngine:
         Args:
             state: splits (B, D, K) and prices (B, E); None for w = 0 and y = 0.
         """
-        width = len(self._lanes)
+        num_lanes = len(self._lanes)
         dual = self._dual
         if state is not None:
             self._passes.set_splits(np.ascontiguousarray(state.splits.numpy()))
-            # y = price * capacity, over S unless the program is balanced.
+            # y = price * capacity, over S except in a min-max program.
             prices = self._lane_rows(state.prices.to(torch.float64).clamp(min=0))
             dual.stepped[:] = prices * self._capacity
             if not self._on_simplex:
                 dual.stepped[:] *= self._per_link(self._program.inverse_scale)
+        # Min-max program: y with the sum 1, equal on all live links where all y are 0.
         if self._on_simplex:
-            rows = dual.stepped.reshape(-1, width)
-            is_zero = rows.sum(0) <= 0
-            rows[:, is_zero] = self._program.live.reshape(-1, width)[:, is_zero]
+            dual_rows = dual.stepped.reshape(-1, num_lanes)
+            is_zero = dual_rows.sum(0) <= 0
+            dual_rows[:, is_zero] = self._program.live.reshape(-1, num_lanes)[:, is_zero]
             self._normalise_dual()
         # w = 0: all loads are 0.
         if state is None and not self._on_simplex:
@@ -287,9 +297,9 @@ class FusedEngine:
 
     def _normalise_dual(self) -> None:
         """Scale the last step's dual variables of each matrix to the sum 1 (min-max program)."""
-        rows = self._dual.stepped.reshape(-1, len(self._lanes))
+        dual_rows = self._dual.stepped.reshape(-1, len(self._lanes))
         # The sum is 0 where all links have failed.
-        rows /= np.maximum(rows.sum(0), 1e-300)
+        dual_rows /= np.maximum(dual_rows.sum(0), 1e-300)
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
         """Return (L,) sums over the links of price times capacity.
@@ -330,17 +340,20 @@ class FusedEngine:
                 but not the bound.
         """
         dual = self._dual
-        width = len(self._lanes)
-        for lane, first_answer in enumerate(answers):
-            answer = first_answer
-            capacity = self._capacity[lane::width]
+        num_lanes = len(self._lanes)
+        for lane, sample_answer in enumerate(answers):
+            corrected_answer = sample_answer
+            capacity = self._capacity[lane::num_lanes]
             # Newton steps on the prices, towards loads equal to the capacities.
             for _ in range(corrections):
-                load, elasticity = self._respond(answer, lane, is_summing=True)
-                answer = answer.corrected(load, elasticity, capacity)
+                load, elasticity = self._respond(corrected_answer, lane, is_summing=True)
+                corrected_answer = corrected_answer.corrected(load, elasticity, capacity)
             # Splits of the last step at the corrected prices, dual variables at the first ones.
-            self._respond(answer, lane, is_summing=False)
-            dual.stepped[lane::width] = np.where(capacity > 0, first_answer.prices * capacity, 0)
+            self._respond(corrected_answer, lane, is_summing=False)
+            dual.stepped[lane::num_lanes] = np.where(
+                capacity > 0, sample_answer.prices * capacity, 0
+            )
+        # Scale y: to the sum 1 in a min-max program, else over S.
         if self._on_simplex:
             self._normalise_dual()
         else:
@@ -356,13 +369,14 @@ class FusedEngine:
             (E,) link loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by
             the prices; of length 0 if not ``is_summing``.
         """
-        width = len(self._lanes)
-        live = self._capacity[lane::width] > 0
-        cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE).astype(
-            np.float32
-        )
+        num_lanes = len(self._lanes)
+        live = self._capacity[lane::num_lanes] > 0
+        # A failed link costs so much that its paths get no flow.
+        price_plus_cost = np.where(
+            live, answer.prices + self._cost[lane::num_lanes], kernels.FAILED_PRICE
+        ).astype(np.float32)
         return self._passes.respond(
-            cost,
+            price_plus_cost,
             answer.sharpness,
             answer.fixed_demands,
             answer.fixed_splits,
@@ -383,13 +397,13 @@ class FusedEngine:
         self._is_certified = False
         return self._as_value(self._per_matrix(self._control.bound))
 
-    def _per_link(self, lanes: FloatArray) -> FloatArray:
+    def _per_link(self, lane_values: FloatArray) -> FloatArray:
         """Repeat (L,) values of the matrices for every link: (E * L,)."""
-        return np.tile(lanes, len(self._capacity) // len(lanes))
+        return np.tile(lane_values, len(self._capacity) // len(lane_values))
 
-    def _per_matrix(self, lanes: FloatArray) -> Tensor:
+    def _per_matrix(self, lane_values: FloatArray) -> Tensor:
         """Return the values of the B matrices, (B,), from those of all L lanes, (L,)."""
-        return torch.from_numpy(lanes[: self._problem.batch].copy())
+        return torch.from_numpy(lane_values[: self._problem.batch].copy())
 
     def _as_value(self, score: Tensor) -> Tensor:
         """Convert scores (B,), the sums that the engine maximises, to objective values.
@@ -417,8 +431,10 @@ class FusedEngine:
             is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
                 with a failed link, sums of at most 1, in a min-max program of exactly 1.
         """
-        prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
-        self._load, self._profit = self._passes.certify(prices, is_repairing=is_repairing)
+        price_plus_cost = np.where(
+            self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE
+        )
+        self._load, self._profit = self._passes.certify(price_plus_cost, is_repairing=is_repairing)
 
     def trivial_bound(self) -> Tensor:
         """Return (B,) the dual bound at zero prices: the value of all routable demand; 0 for a
@@ -432,17 +448,22 @@ class FusedEngine:
         A bound is sum_e price * capacity + sum_d demand max(0, best profit); in a min-max program
         -(sum_d demand * best profit) / (sum_e price * capacity).
         """
+        # At the start of a search this is already done.
         if not self._is_certified:
             self._certify_splits()
         # The next check overwrites the flows.
         self._is_certified = False
-        capacity_value = self._dual_size(self._prices() * self._capacity)
+        # Links' part of the bound; in a min-max program the divisor.
+        capacity_value_sum = self._dual_size(self._prices() * self._capacity)
         if self._on_simplex:
-            has_prices = capacity_value > 0
+            # Where all prices are 0, the bound is 0.
+            has_prices = capacity_value_sum > 0
             return self._per_matrix(
-                np.where(has_prices, -self._profit / np.where(has_prices, capacity_value, 1), 0.0)
+                np.where(
+                    has_prices, -self._profit / np.where(has_prices, capacity_value_sum, 1), 0.0
+                )
             )
-        return self._as_value(self._per_matrix(capacity_value + self._profit))
+        return self._as_value(self._per_matrix(capacity_value_sum + self._profit))
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
         """Run a gap check; return (B,) values of the last step's splits, and (B,) dual bounds.
@@ -456,9 +477,11 @@ class FusedEngine:
         """
         bound = self.certify()
         live = self._program.live > 0
+        # Min-max program: all demand is carried, and no flow is projected.
         if self._on_simplex:
             utilisation = np.where(live, self._load, 0) * self._program.inverse_capacity
             return self._per_matrix(self._max_utilisation(utilisation)), bound
+        # Project round by round, until every value is near enough to its bound.
         value = torch.zeros_like(bound)
         for value in self._projected(refill):
             if bool((value >= sufficient_ratio * bound).all()):
@@ -477,17 +500,22 @@ class FusedEngine:
         """
         # First round: load over capacity; later rounds: requested load over residual capacity.
         load_ratio = self._load * self._program.inverse_capacity
-        unused = np.maximum(self._capacity - self._load, 0)
+        unused_capacity = np.maximum(self._capacity - self._load, 0)
         for round_index in range(refill + 1):
-            self._load, requested, flow_value = self._passes.project_round(
-                load_ratio, unused, is_first=round_index == 0, is_last=round_index == refill
+            self._load, requested_load, flow_value = self._passes.project_round(
+                load_ratio,
+                unused_capacity,
+                is_first=round_index == 0,
+                is_last=round_index == refill,
             )
             # Ratios and unused capacity of the next round.
-            residual = np.maximum(self._capacity - self._load, 0)
-            load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
-            unused = np.maximum(residual - requested, 0)
-            cost = (self._cost * self._load).reshape(-1, len(self._lanes)).sum(0)
-            yield self._as_value(self._per_matrix(flow_value - cost))
+            residual_capacity = np.maximum(self._capacity - self._load, 0)
+            load_ratio = np.where(
+                requested_load > 0, requested_load / np.maximum(residual_capacity, 1e-300), 0.0
+            )
+            unused_capacity = np.maximum(residual_capacity - requested_load, 0)
+            link_cost_sum = (self._cost * self._load).reshape(-1, len(self._lanes)).sum(0)
+            yield self._as_value(self._per_matrix(flow_value - link_cost_sum))
 
     def shed(self, refill: int) -> None:
         """Project the incumbent flows onto the capacities, and make the result the incumbent.
@@ -498,6 +526,7 @@ class FusedEngine:
             refill: number of rounds that allocate unused capacity to unserved demand.
         """
         self._load = self._passes.reload_incumbent()
+        # Run all rounds; the values are not needed.
         for _ in self._projected(refill):
             pass
         self._passes.keep(list(range(self._problem.batch)))
@@ -509,8 +538,11 @@ class FusedEngine:
             has_new_allocation: (B,) bool, matrices with a new incumbent allocation.
             has_new_prices: (B,) bool, matrices with new incumbent prices.
         """
-        rows = has_new_prices.nonzero()[:, 0]
-        self._incumbent_prices[rows] = self._matrices_from_lanes(self._prices())[rows]
+        # Prices of the last step, for the matrices whose bound has improved.
+        new_price_rows = has_new_prices.nonzero()[:, 0]
+        self._incumbent_prices[new_price_rows] = self._matrices_from_lanes(self._prices())[
+            new_price_rows
+        ]
         self._passes.keep(has_new_allocation.nonzero()[:, 0].tolist())
 
     def incumbent(self) -> tuple[Tensor, Tensor]:

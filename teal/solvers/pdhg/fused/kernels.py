@@ -52,39 +52,41 @@ _MAX_PATHS_PER_DEMAND = 256
 
 
 @inlined_kernel
-def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignore[no-untyped-def]
+def prices_down(first_node, num_nodes, parent, link, price, path_price, lanes):  # type: ignore[no-untyped-def]
     """Compute the price of the path to every node of one source's trie, from the root downwards.
 
-    value[node] <- value[parent of node] + price[link into node], L matrices at once.
+    ``path_price[node] <- path_price[parent] + price[link into node]``, L matrices at once.
 
     Args:
-        first: index of the source's first node in ``parent`` and ``link``.
-        nodes: number of the source's nodes, n.
-        parent: parent of each node as a row of ``value``: 0 for the root, j + 1 for the j-th node
-            of the source.
+        first_node: index of the source's first node in ``parent`` and ``link``.
+        num_nodes: number of the source's nodes, n.
+        parent: parent of each node as a row of ``path_price``: 0 for the root, j + 1 for the
+            source's j-th node.
         link: link that leads into each node.
         price: (E, L) price of each link.
-        value: (max_trie_nodes, L) prices of the paths; row 0, the root, is read (the callers set it
-            to 0), and rows 1 to n are written.
+        path_price: (max_trie_nodes, L) price of the path to each node, in rows 1 to n (written);
+            row 0 is the root, which the callers set to 0.
         lanes: tuple of length L.
     """
-    for i in range(nodes):
+    # A node's parent comes before it.
+    for i in range(num_nodes):
         store(
-            value,
+            path_price,
             i + 1,
-            load(value, parent[first + i], lanes) + load(price, link[first + i], lanes),
+            load(path_price, parent[first_node + i], lanes)
+            + load(price, link[first_node + i], lanes),
         )
 
 
 @inlined_kernel
-def add_link_loads(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no-untyped-def]
+def add_link_loads(first_node, num_nodes, parent, link, flow, loads, lanes):  # type: ignore[no-untyped-def]
     """Add the flows of all paths of one source to the loads of their links, leaves first.
 
     Every node passes its flow, and that of the nodes below it, to its parent.
 
     Args:
-        first: index of the source's first node in ``parent`` and ``link``.
-        nodes: number of the source's nodes, n.
+        first_node: index of the source's first node in ``parent`` and ``link``.
+        num_nodes: number of the source's nodes, n.
         parent: parent of each node as a row of ``flow``: 0 for the root, j + 1 for the j-th node
             of the source.
         link: link that leads into each node.
@@ -93,18 +95,20 @@ def add_link_loads(first, nodes, parent, link, flow, loads, lanes):  # type: ign
         loads: (E, L) load of each link, in the unit of ``flow`` (increased).
         lanes: tuple of length L.
     """
-    for j in range(nodes):
-        i = nodes - 1 - j
+    # From the last node to the first: a node's children come after it.
+    for j in range(num_nodes):
+        i = num_nodes - 1 - j
+        # Flow of the path that ends here, and of all nodes below, which are already added.
         transit_flow = load(flow, i + 1, lanes)
-        parent_row = parent[first + i]
-        e = link[first + i]
+        parent_row = parent[first_node + i]
+        e = link[first_node + i]
         store(loads, e, load(loads, e, lanes) + transit_flow)
         store(flow, parent_row, load(flow, parent_row, lanes) + transit_flow)
 
 
 @kernel
 def begin_iteration(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, num_lanes: int
 ) -> bool:
     """Set the link prices and Halpern weights of the next iteration.
 
@@ -119,33 +123,33 @@ def begin_iteration(
         control: iterations of the cycle, restarts and primal weights, (L,) each.
         scratch: receives ``price`` (E, L), ``halpern_weights`` (4, L: a, b, c, and 1 at a restart)
             and ``inverse_primal_weight`` (L,).
-        width: L.
+        num_lanes: L.
 
     Returns:
         Whether any matrix restarts in this iteration.
     """
-    is_restarting = False
-    # Halpern weights of each matrix.
-    for lane in range(width):
+    any_restart = False
+    # Halpern weights a, b and c of each matrix; 1, 0 and 0 at a restart.
+    for lane in range(num_lanes):
         halpern_weight = (control.cycle_iterations[lane] + 1) / (control.cycle_iterations[lane] + 2)
         is_restart = control.restart_due[lane] > 0
-        is_restarting = is_restarting or is_restart
+        any_restart = any_restart or is_restart
         scratch.halpern_weights[lane] = 1.0 if is_restart else 2 * halpern_weight
-        scratch.halpern_weights[width + lane] = 0.0 if is_restart else -halpern_weight
-        scratch.halpern_weights[2 * width + lane] = 0.0 if is_restart else 1 - halpern_weight
-        scratch.halpern_weights[3 * width + lane] = 1.0 if is_restart else 0.0
+        scratch.halpern_weights[num_lanes + lane] = 0.0 if is_restart else -halpern_weight
+        scratch.halpern_weights[2 * num_lanes + lane] = 0.0 if is_restart else 1 - halpern_weight
+        scratch.halpern_weights[3 * num_lanes + lane] = 1.0 if is_restart else 0.0
         scratch.inverse_primal_weight[lane] = 1 / control.primal_weight[lane]
-    # Link prices.
+    # Link prices y / c + cost / S; entry i is link i // L in lane i % L.
     for i in range(len(program.inverse_capacity)):
         live = program.live[i] > 0
         price = dual.current[i] * program.inverse_capacity[i] + program.scaled_cost[i]
         scratch.price[i] = price if live else FAILED_PRICE
-    return is_restarting
+    return any_restart
 
 
 @kernel
 def end_iteration(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, num_lanes: int
 ) -> None:
     """Finish an iteration on the links: dual step, fixed-point error, Halpern average, restart.
 
@@ -157,18 +161,20 @@ def end_iteration(
             from the iterate z; ``current`` that of the next iterate).
         control: (L,) state of each matrix (written).
         scratch: loads and sums of the new splits per block, and the Halpern weights.
-        width: L.
+        num_lanes: L.
     """
-    dual_step = dual_gradient_step(program, dual, control, scratch, width)
+    # Gradient step of y; in a min-max program followed by the projection onto the simplex.
+    dual_step = dual_gradient_step(program, dual, control, scratch, num_lanes)
     if program.on_simplex:
-        for lane in range(width):
-            dual_simplex(dual.stepped, dual_step, program.live, lane, width)
-    average_and_restart(program, dual, control, scratch, width)
+        for lane in range(num_lanes):
+            dual_simplex(dual.stepped, dual_step, program.live, lane, num_lanes)
+    # Halpern average, or restart.
+    average_and_restart(program, dual, control, scratch, num_lanes)
 
 
 @inner_kernel
 def dual_gradient_step(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, num_lanes: int
 ) -> FloatArray:
     """Compute the dual step of T(z): y' <- max(0, y + omega (2 load' - load - 1) / m).
 
@@ -182,24 +188,26 @@ def dual_gradient_step(
             ``stepped_load`` are written).
         control: ``primal_weight`` (L,), omega, the factor of dual step sizes.
         scratch: ``block_load`` (blocks, E, L), loads of the new splits by block, Gbit/s.
-        width: L.
+        num_lanes: L.
 
     Returns:
         (E, L) step sizes omega / m.
     """
-    links = len(program.inverse_capacity) // width
-    blocks = len(scratch.block_load)
-    dual_step = np.empty(links * width)
-    for i in range(links * width):
-        # Load of the new splits, summed over the blocks; then a step along the gradient.
+    num_links = len(program.inverse_capacity) // num_lanes
+    num_blocks = len(scratch.block_load)
+    dual_step = np.empty(num_links * num_lanes)
+    for i in range(num_links * num_lanes):
+        # Load of the new splits on link i // L in lane i % L, summed over the blocks.
         load_sum = 0.0
-        for b in range(blocks):
+        for b in range(num_blocks):
             load_sum += scratch.block_load[b, i]
         dual.stepped_load[i] = load_sum * program.load_factor[i]
-        dual_step[i] = control.primal_weight[i % width] / program.full_path_utilisation[i]
+        # Step along the gradient, at the extrapolated load 2 load' - load.
+        dual_step[i] = control.primal_weight[i % num_lanes] / program.full_path_utilisation[i]
         reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
         gradient = reflected_load if program.on_simplex else reflected_load - 1
         stepped_dual = dual.current[i] + dual_step[i] * gradient
+        # y' >= 0, and 0 on a failed link; the projection onto the simplex clamps by itself.
         dual.stepped[i] = (
             stepped_dual
             if program.live[i] > 0 and (program.on_simplex or stepped_dual > 0)
@@ -210,7 +218,7 @@ def dual_gradient_step(
 
 @inner_kernel
 def average_and_restart(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, num_lanes: int
 ) -> None:
     """Compute the next y of each matrix: a restart at T(z), or the Halpern average of T(z), z, z_0.
 
@@ -232,33 +240,38 @@ def average_and_restart(
         control: (L,) state of each matrix (written).
         scratch: ``block_sums`` (blocks, 3, L), sums of demand times best profit, of |w' - w|^2 and
             of |w' - w_0|^2; ``halpern_weights`` (4, L), the weights a, b, c.
-        width: L.
+        num_lanes: L.
     """
-    links = len(program.inverse_capacity) // width
-    blocks = len(scratch.block_load)
-    for lane in range(width):
-        # Sums over the demands, added up over the blocks.
+    num_links = len(program.inverse_capacity) // num_lanes
+    num_blocks = len(scratch.block_load)
+    for lane in range(num_lanes):
+        # Sums over the demands, added up over the blocks: demand times best profit, and squared
+        # distances from w' to w and to w_0.
         profit_sum = 0.0
-        step_distance = 0.0
-        anchor_distance = 0.0
-        for b in range(blocks):
+        squared_step_distance = 0.0
+        squared_anchor_distance = 0.0
+        for b in range(num_blocks):
             profit_sum += scratch.block_sums[b, lane]
-            step_distance += scratch.block_sums[b, width + lane]
-            anchor_distance += scratch.block_sums[b, 2 * width + lane]
+            squared_step_distance += scratch.block_sums[b, num_lanes + lane]
+            squared_anchor_distance += scratch.block_sums[b, 2 * num_lanes + lane]
+        # In a min-max program the norm of the splits is over S.
         if program.on_simplex:
-            step_distance *= program.inverse_scale[lane]
-            anchor_distance *= program.inverse_scale[lane]
-        # Squared distances of y, and the inner product of the changes of y and of the loads.
+            squared_step_distance *= program.inverse_scale[lane]
+            squared_anchor_distance *= program.inverse_scale[lane]
+        # Sum of y, <y' - y, load' - load>, and squared distances from y' to y and to y_0; the links
+        # of this matrix are every L-th entry from ``lane`` on.
         dual_sum = 0.0
         coupling = 0.0
-        dual_step_distance = 0.0
-        dual_anchor_distance = 0.0
-        for i in range(lane, links * width, width):
+        squared_dual_step_distance = 0.0
+        squared_dual_anchor_distance = 0.0
+        for i in range(lane, num_links * num_lanes, num_lanes):
             dual_sum += dual.current[i]
-            difference = dual.stepped[i] - dual.current[i]
-            coupling += difference * (dual.stepped_load[i] - dual.current_load[i])
-            dual_step_distance += program.full_path_utilisation[i] * difference * difference
-            dual_anchor_distance += (
+            dual_change = dual.stepped[i] - dual.current[i]
+            coupling += dual_change * (dual.stepped_load[i] - dual.current_load[i])
+            squared_dual_step_distance += (
+                program.full_path_utilisation[i] * dual_change * dual_change
+            )
+            squared_dual_anchor_distance += (
                 program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
             )
         # Dual bound at the y before this iteration.
@@ -267,26 +280,32 @@ def average_and_restart(
         else:
             control.bound[lane] = (dual_sum + profit_sum) / program.inverse_scale[lane]
         # Fixed-point error in the norm of the step sizes.
-        weight = control.primal_weight[lane]
+        omega = control.primal_weight[lane]
         error = np.sqrt(
-            max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight)
+            max(
+                0.0,
+                omega * squared_step_distance - 2 * coupling + squared_dual_step_distance / omega,
+            )
         )
         control.total_iterations[lane] += 1
         if control.restart_due[lane] > 0:
             # Restart: iterate and anchor become T(z).
-            for i in range(lane, links * width, width):
+            for i in range(lane, num_links * num_lanes, num_lanes):
                 dual.current[i] = dual.anchor[i] = dual.stepped[i]
                 dual.current_load[i] = dual.anchor_load[i] = dual.stepped_load[i]
             # Primal weight: half way to the ratio of the distances, in logarithms.
             if (
-                anchor_distance > MIN_SQUARED_DISTANCE
-                and dual_anchor_distance > MIN_SQUARED_DISTANCE
+                squared_anchor_distance > MIN_SQUARED_DISTANCE
+                and squared_dual_anchor_distance > MIN_SQUARED_DISTANCE
             ):
-                weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
+                omega = np.sqrt(
+                    omega * np.sqrt(squared_dual_anchor_distance / squared_anchor_distance)
+                )
+            # Keep it within MAX_WEIGHT_CHANGE times the first one, up or down.
             first_weight = control.first_primal_weight[lane]
             min_weight = first_weight / MAX_WEIGHT_CHANGE
             max_weight = first_weight * MAX_WEIGHT_CHANGE
-            control.primal_weight[lane] = min(max(weight, min_weight), max_weight)
+            control.primal_weight[lane] = min(max(omega, min_weight), max_weight)
             control.cycle_iterations[lane] = 0
             control.restart_due[lane] = 0
             # -1: no error has been measured in the new cycle.
@@ -294,15 +313,15 @@ def average_and_restart(
         else:
             # Halpern average of y and of the loads, which are linear in the splits.
             stepped_weight = scratch.halpern_weights[lane]
-            current_weight = scratch.halpern_weights[width + lane]
-            anchor_weight = scratch.halpern_weights[2 * width + lane]
-            for i in range(lane, links * width, width):
-                average = (
+            current_weight = scratch.halpern_weights[num_lanes + lane]
+            anchor_weight = scratch.halpern_weights[2 * num_lanes + lane]
+            for i in range(lane, num_links * num_lanes, num_lanes):
+                averaged_dual = (
                     stepped_weight * dual.stepped[i]
                     + current_weight * dual.current[i]
                     + anchor_weight * dual.anchor[i]
                 )
-                dual.current[i] = max(0.0, average)
+                dual.current[i] = max(0.0, averaged_dual)
                 dual.current_load[i] = (
                     stepped_weight * dual.stepped_load[i]
                     + current_weight * dual.current_load[i]
@@ -331,7 +350,7 @@ def step(
     block_ptr: Int64Array,
     max_trie_nodes: int,
     demands: DemandRows,
-    value: DemandValue,
+    demand_value: DemandValue,
     curve: UtilityRows | None,
     primal: Primal,
     scratch: Scratch,
@@ -351,8 +370,9 @@ def step(
         w <- a w' + b w + c w_0    (Halpern average; a = 1, b = c = 0 at a restart),
 
     where Proj is the projection onto {w >= 0, sum w <= 1} (sum w = 1 if ``carries_all``), in the
-    form max(0, . - shift).  L matrices are computed side by side: an array of shape (X, L) is
-    flat, and ``load(array, i, lanes)`` and ``store`` access its row i, one value per matrix.
+    form max(0, . - shift).  D demands, P paths, E links, C value steps; L matrices are computed
+    side by side: an array of shape (X, L) is flat, and ``load(array, i, lanes)`` and ``store``
+    access its row i, one value per matrix.
 
     Args:
         block: index of the block.
@@ -364,9 +384,9 @@ def step(
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         demands: ``demand`` (D, L) rates in Gbit/s, and ``inverse_capacity_sum`` (D, L) h.
-        value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) or (1, C)
-            and ``end`` (D, C, L); for path caps ``cap`` (P, L); ``end`` and ``cap`` are (0,) if
-            unused.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) or
+            (1, C) and ``end`` (D, C, L); for path caps ``cap`` (P, L); ``end`` and ``cap`` are (0,)
+            if unused.
         curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
             values.
         primal: splits (P, L): ``current`` w (written), ``anchor`` w_0 (written at a restart) and
@@ -383,30 +403,32 @@ def step(
         is_storing: whether to store w'.
         lanes: tuple of length L.
     """
+    # Type of the splits, float32 or float64, which all constants must have.
     real = scratch.price.dtype.type
     # Lower bound of profits and of the shift: none where all demand must be carried, else 0.
     floor = real(LOWEST) if carries_all else real(0)
     loads = scratch.block_load[block]
-    sums = scratch.block_sums[block]
+    demand_sums = scratch.block_sums[block]
     loads[:] = 0
-    width = len(lanes)
-    has_distinct_values = len(value.first) > 1
-    has_steps = value.drop.shape[1] > 1
-    has_caps = len(value.cap) > 0
-    cap = value.cap
-    objective_scales = inverse_scale
+    num_lanes = len(lanes)
+    # Kinds of values: one for each demand or one for all, value steps, path caps.
+    has_distinct_values = len(demand_value.first) > 1
+    has_steps = demand_value.drop.shape[1] > 1
+    has_caps = len(demand_value.cap) > 0
+    cap = demand_value.cap
+    inverse_scale_array = inverse_scale
     # (L,) step sizes of a demand; under a utility curve_shift replaces them by the shifts.
-    step_scratch = np.empty(width, scratch.price.dtype)
+    step_or_shift = np.empty(num_lanes, scratch.price.dtype)
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and
     # threads share counts.
     current = primal.current
     anchor = primal.anchor
     stepped = primal.stepped
     rates = demands.demand
-    inverse_sums = demands.inverse_capacity_sum
-    first_value = value.first
-    drop = value.drop
-    end = value.end
+    inverse_capacity_sums = demands.inverse_capacity_sum
+    first_value = demand_value.first
+    drop = demand_value.drop
+    end = demand_value.end
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
@@ -420,14 +442,14 @@ def step(
     price = scratch.price
     # (max_trie_nodes, L) per trie node of a source: price of the path to it, flow of the path that
     # ends there.
-    path_price = np.empty(max_trie_nodes * width, price.dtype)
-    flow = np.empty(max_trie_nodes * width, price.dtype)
+    path_price = np.empty(max_trie_nodes * num_lanes, price.dtype)
+    flow = np.empty(max_trie_nodes * num_lanes, price.dtype)
     # (K, L) per path of a demand: splits after the gradient step; with caps also profits.
-    unprojected = np.empty(_MAX_PATHS_PER_DEMAND * width, price.dtype)
-    profits = np.empty(_MAX_PATHS_PER_DEMAND * width if has_caps else 0, price.dtype)
-    # Work arrays of capped_profit, (K,), and of results with one value per lane, (L,).
+    unprojected = np.empty(_MAX_PATHS_PER_DEMAND * num_lanes, price.dtype)
+    profits = np.empty(_MAX_PATHS_PER_DEMAND * num_lanes if has_caps else 0, price.dtype)
+    # Work arrays: flags of the paths in capped_profit, (K,); a result of one demand, (L,).
     is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
-    lane_scratch = np.empty(width, price.dtype)
+    lane_scratch = np.empty(num_lanes, price.dtype)
     # Constants and per-matrix scalars in all lanes; from here on ``floor`` and ``inverse_scale``
     # have one value per lane.
     ones = broadcast(real(1), lanes)
@@ -439,32 +461,36 @@ def step(
     stepped_weight = load(scratch.halpern_weights, 0, lanes)
     current_weight = load(scratch.halpern_weights, 1, lanes)
     anchor_weight = load(scratch.halpern_weights, 2, lanes)
-    restarts = load(scratch.halpern_weights, 3, lanes)
-    writes_more_splits = is_restarting or is_storing
-    path_price[:width] = 0
+    restart_flags = load(scratch.halpern_weights, 3, lanes)
+    writes_stepped_or_anchor = is_restarting or is_storing
+    path_price[:num_lanes] = 0
     profit_sum = zero
-    step_distance = zero
-    anchor_distance = zero
+    squared_step_distance = zero
+    squared_anchor_distance = zero
+    # For each source: prices down its trie, new splits of its demands, flows up its trie.
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = node_ptr[source]
         num_nodes = node_ptr[source + 1] - node_ptr[source]
         # Prices of all paths of the source.
         prices_down(first_node, num_nodes, parent, link, price, path_price, lanes)
-        flow[: (num_nodes + 1) * width] = 0
+        flow[: (num_nodes + 1) * num_lanes] = 0
+        # p passes over the source's paths, demand by demand.
         p = path_ptr[source]
         for d in range(demand_ptr[source], demand_ptr[source + 1]):
             num_paths = path_count[d]
             if num_paths == 0:
                 continue
             demand = load(rates, d, lanes)
+            # Value of a Gbit/s in the scaled program, v / S; 0 in a min-max program.
             scaled_value = (
                 broadcast(first_value[d if has_distinct_values else 0], lanes) * inverse_scale
             )
-            h = load(inverse_sums, d, lanes)
-            # Step size tau, and the weight of the squared distances.
+            h = load(inverse_capacity_sums, d, lanes)
+            # Step size tau; weight of the squared distances; tau v / S, the part of the gradient
+            # step that the value causes.
             primal_step = inverse_primal_weight / h
-            metric = demand * h
-            scaled_step = scaled_value * primal_step
+            metric_weight = demand * h
+            value_gradient_step = scaled_value * primal_step
             # Gradient step w + tau * profit, best profit (for the dual bound) and shift of the
             # projection.  With path caps: greedy profit, and projection within the caps.
             if has_caps:
@@ -489,55 +515,68 @@ def step(
                     lane_scratch,
                     full_share_value,
                     alpha,
-                    objective_scales,
+                    inverse_scale_array,
                     unit_value,
                     d,
                     lanes,
                 )
-                store(step_scratch, 0, primal_step)
+                store(step_or_shift, 0, primal_step)
                 curve_shift(
                     unprojected,
                     num_paths,
                     full_share_value,
                     alpha,
-                    objective_scales,
-                    step_scratch,
+                    inverse_scale_array,
+                    step_or_shift,
                     unit_value,
                     d,
                     lanes,
                 )
-                shift = load(step_scratch, 0, lanes)
+                shift = load(step_or_shift, 0, lanes)
             elif num_paths == 1:
-                # One path: the shift to a split of 1.
+                # One path: the shift to a split of 1.  For value steps add a second path, whose
+                # split is lower by 1, so that it is never in use.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
-                first_split = load(current, p, lanes) + primal_step * profit
-                store(unprojected, 0, first_split)
+                first_unprojected = load(current, p, lanes) + primal_step * profit
+                store(unprojected, 0, first_unprojected)
                 best_profit = maximum(profit, floor)
                 if has_steps:
                     shift = step_shift_of_two(
-                        drop, end, d, first_split, first_split - ones, scaled_step, lanes
+                        drop,
+                        end,
+                        d,
+                        first_unprojected,
+                        first_unprojected - ones,
+                        value_gradient_step,
+                        lanes,
                     )
                 else:
-                    shift = maximum(first_split - ones, floor)
+                    shift = maximum(first_unprojected - ones, floor)
             elif num_paths == 2:
                 # Two paths: closed form of the shift.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 second_profit = scaled_value - load(path_price, end_node[p + 1], lanes)
-                first_split = load(current, p, lanes) + primal_step * profit
-                second_split = load(current, p + 1, lanes) + primal_step * second_profit
-                store(unprojected, 0, first_split)
-                store(unprojected, 1, second_split)
+                first_unprojected = load(current, p, lanes) + primal_step * profit
+                second_unprojected = load(current, p + 1, lanes) + primal_step * second_profit
+                store(unprojected, 0, first_unprojected)
+                store(unprojected, 1, second_unprojected)
                 best_profit = maximum(maximum(profit, second_profit), floor)
                 if has_steps:
                     shift = step_shift_of_two(
-                        drop, end, d, first_split, second_split, scaled_step, lanes
+                        drop,
+                        end,
+                        d,
+                        first_unprojected,
+                        second_unprojected,
+                        value_gradient_step,
+                        lanes,
                     )
                 else:
                     # Larger of the shifts with both paths active and with one.
                     shift = maximum(
                         maximum(
-                            half * (first_split + second_split - ones),
-                            maximum(first_split, second_split) - ones,
+                            half * (first_unprojected + second_unprojected - ones),
+                            maximum(first_unprojected, second_unprojected) - ones,
                         ),
                         floor,
                     )
@@ -549,43 +588,53 @@ def step(
                     best_profit = maximum(profit, best_profit)
                     store(unprojected, k, load(current, p + k, lanes) + primal_step * profit)
                 if has_steps:
-                    shift = step_shift(drop, end, d, unprojected, num_paths, scaled_step, lanes)
+                    shift = step_shift(
+                        drop, end, d, unprojected, num_paths, value_gradient_step, lanes
+                    )
                 else:
                     shift = maximum(simplex_shift(unprojected, num_paths, ones, lanes), floor)
-            # Demand's term in the dual bound.
+            # Demand's term in the dual bound; 0 for a demand of 0, whose paths may all have failed.
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)
-            # Projection, Halpern average, and distances for the restart criteria.
+            # New splits w', their flows, the Halpern average, and the squared distances from w' to
+            # w and w_0.
             for k in range(num_paths):
-                old = load(current, p, lanes)
-                new = maximum(load(unprojected, k, lanes) - shift, zero)
+                current_split = load(current, p, lanes)
+                stepped_split = maximum(load(unprojected, k, lanes) - shift, zero)
                 if has_caps:
                     max_share = load(cap, p, lanes)
-                    new = where_above(new, max_share, max_share, new)
+                    stepped_split = where_above(stepped_split, max_share, max_share, stepped_split)
                 anchor_split = load(anchor, p, lanes)
-                store(flow, end_node[p], demand * new)
-                step_distance = step_distance + metric * (new - old) * (new - old)
+                store(flow, end_node[p], demand * stepped_split)
+                squared_step_distance = squared_step_distance + metric_weight * (
+                    stepped_split - current_split
+                ) * (stepped_split - current_split)
                 store(
                     current,
                     p,
-                    stepped_weight * new + current_weight * old + anchor_weight * anchor_split,
+                    stepped_weight * stepped_split
+                    + current_weight * current_split
+                    + anchor_weight * anchor_split,
                 )
-                if writes_more_splits:
+                if writes_stepped_or_anchor:
                     if is_storing:
-                        store(stepped, p, new)
+                        store(stepped, p, stepped_split)
                     if is_restarting:
-                        anchor_distance = anchor_distance + metric * (new - anchor_split) * (
-                            new - anchor_split
-                        )
+                        squared_anchor_distance = squared_anchor_distance + metric_weight * (
+                            stepped_split - anchor_split
+                        ) * (stepped_split - anchor_split)
                         # The anchor moves in the lanes that restart (1 > half) only.
-                        store(anchor, p, where_above(restarts, half, new, anchor_split))
+                        store(
+                            anchor, p, where_above(restart_flags, half, stepped_split, anchor_split)
+                        )
                 p += 1
         # Link loads of the source's new flows.
         add_link_loads(first_node, num_nodes, parent, link, flow, loads, lanes)
-    store(sums, 0, profit_sum)
-    store(sums, 1, step_distance)
-    store(sums, 2, anchor_distance)
+    # Sums over the block's demands, for the dual bound and the restart criteria.
+    store(demand_sums, 0, profit_sum)
+    store(demand_sums, 1, squared_step_distance)
+    store(demand_sums, 2, squared_anchor_distance)
 
 
 @kernel
@@ -610,7 +659,7 @@ def _iterate(  # type: ignore[no-untyped-def]
     max_trie_nodes,
     program,
     demands,
-    value,
+    demand_value,
     curve,
     primal,
     dual,
@@ -630,7 +679,7 @@ def _iterate(  # type: ignore[no-untyped-def]
             largest number of trie nodes of a source plus one.
         program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
         demands: rates in Gbit/s, and largest sums of 1 / capacity along a path, (D, L) each.
-        value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,).
+        demand_value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,).
         curve: marginal value at share 1 (D, L) and exponent (1,) of a utility, or None.
         primal: splits (P, L) of the iterate z, Halpern's anchor and the step T(z) (written).
         dual: dual variables and loads (E, L) of the same three points (written).
@@ -647,7 +696,7 @@ def _iterate(  # type: ignore[no-untyped-def]
             block_ptr,
             max_trie_nodes,
             demands,
-            value,
+            demand_value,
             curve,
             primal,
             scratch,
@@ -657,8 +706,11 @@ def _iterate(  # type: ignore[no-untyped-def]
             i == num_iterations - 1,
             lanes,
         )
+        # Primal step and Halpern average of the splits, block by block, on all threads.
         parallel_for(_step_part, as_int64(len(block_ptr) - 1), arguments)
+        # Dual step, Halpern average of y, and restart criteria.
         end_iteration(program, dual, control, scratch, as_int64(len(lanes)))
+        # Return before a restart, at which the caller scales the step sizes.
         if curve is not None and i + 1 < num_iterations and control.restart_due.max() > 0:
             return i + 1
     return num_iterations
@@ -671,7 +723,7 @@ def iterate(
     max_trie_nodes: int,
     program: ScaledProgram,
     demands: DemandRows,
-    value: DemandValue,
+    demand_value: DemandValue,
     curve: UtilityRows | None,
     primal: Primal,
     dual: Dual,
@@ -693,8 +745,8 @@ def iterate(
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
         demands: rates in Gbit/s, and largest sums of 1 / capacity along a path, (D, L) each.
-        value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,), in the
-            type of the splits.
+        demand_value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,),
+            in the type of the splits.
         curve: marginal value at share 1 (D, L) and exponent (1,) of a utility; None for linear
             values.
         primal: splits (P, L) of iterate, anchor and T(z) (written).
@@ -711,7 +763,7 @@ def iterate(
         max_trie_nodes,
         program,
         demands,
-        value,
+        demand_value,
         curve,
         primal,
         dual,

@@ -48,7 +48,7 @@ class ProgramSums(NamedTuple):
         trial_load: (E * L,) load of a trial routing, Gbit/s: each demand on its first path if that
             is live; in a min-max program, split evenly over its live paths.
         demand_value_sum: (L,) value of all routable demand.
-        total: (L,) sum of the demands with a live path, Gbit/s.
+        total_demand: (L,) sum of the demands with a live path, Gbit/s.
         squared_primal_distance: (L,) sum_d demand[d] h[d], the squared distance from 0 to splits
             that send each demand on one path.
     """
@@ -56,7 +56,7 @@ class ProgramSums(NamedTuple):
     full_load: FloatArray
     trial_load: FloatArray
     demand_value_sum: FloatArray
-    total: FloatArray
+    total_demand: FloatArray
     squared_primal_distance: FloatArray
 
 
@@ -153,7 +153,7 @@ class Passes(Protocol):
         ...
 
     def project_round(
-        self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
+        self, load_ratio: FloatArray, unused_capacity: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Run one round of the projection of the flows onto the capacities.
 
@@ -164,7 +164,7 @@ class Passes(Protocol):
         Args:
             load_ratio: (E * L,) load over capacity in the first round, requested load over residual
                 capacity in the others; 0 on links without load.
-            unused: (E * L,) capacity open to requests, Gbit/s.
+            unused_capacity: (E * L,) capacity open to requests, Gbit/s.
             is_first: whether this is the first round.
             is_last: whether this is the last round.
 
@@ -174,11 +174,11 @@ class Passes(Protocol):
         """
         ...
 
-    def keep(self, lanes: list[int]) -> None:
+    def keep(self, matrices: list[int]) -> None:
         """Store the flows of the last certify() or project_round() as incumbents of some matrices.
 
         Args:
-            lanes: indices of the matrices; the first call stores all matrices.
+            matrices: indices of the matrices; the first call stores all matrices.
         """
 
     def reload_incumbent(self) -> FloatArray:
@@ -250,11 +250,11 @@ class PathPasses:
         curve: UtilityRows | None = None,
     ) -> None:
         self._scan = packed.scan
-        self._max_slots = packed.max_trie_nodes
+        self._max_trie_nodes = packed.max_trie_nodes
         self._num_paths = num_paths
         self._batch = batch
         self._lanes = lanes
-        self._value = demand_value
+        self._demand_value = demand_value
         self._carries_all = carries_all
         self._arrays = arrays
         self.incumbent_buffer = incumbent_buffer
@@ -262,23 +262,23 @@ class PathPasses:
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         # Numbers of lanes L, blocks of sources, and demands D.
         num_lanes = len(lanes)
-        blocks = len(self._block_ptr) - 1
-        demands = len(packed.scan.path_count)
+        num_blocks = len(self._block_ptr) - 1
+        num_demands = len(packed.scan.path_count)
         self._operations_per_pass = operations(packed, num_lanes)
         self._num_links = packed.num_links
         self._num_splits = packed.num_paths * num_lanes
         self._dtype = dtype
         # (blocks, E * L) loads of the flows and of the requests, Gbit/s; (blocks, L) sums over
         # demands.
-        self._block_loads, self._block_requested = np.zeros(
-            (2, blocks, self._num_links * num_lanes)
+        self._block_loads, self._block_requested_loads = np.zeros(
+            (2, num_blocks, self._num_links * num_lanes)
         )
-        self._block_sums = np.zeros((blocks, num_lanes))
+        self._block_sums = np.zeros((num_blocks, num_lanes))
         # (D, L) demands with a live path, Gbit/s, and the same in the type of the iteration.
-        self._live_demand = arrays("live_demand", demands * num_lanes, np.float64)
+        self._live_demand = arrays("live_demand", num_demands * num_lanes, np.float64)
         self._demands = DemandRows(
-            demand=arrays("demand", demands * num_lanes, dtype),
-            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * num_lanes, dtype),
+            demand=arrays("demand", num_demands * num_lanes, dtype),
+            inverse_capacity_sum=arrays("inverse_capacity_sum", num_demands * num_lanes, dtype),
         )
         self._iteration_value = demand_value.astype(dtype)
         # (P, L) splits; for the projection, flows and requested additional flows, Gbit/s.
@@ -303,9 +303,9 @@ class PathPasses:
         """Return the work arrays of an iteration, which the first call allocates."""
         if self._scratch is None:
             num_lanes = len(self._lanes)
-            blocks = len(self._block_ptr) - 1
+            num_blocks = len(self._block_ptr) - 1
             real = self._dtype
-            self._scratch = make_scratch(self._num_links, blocks, num_lanes, real)
+            self._scratch = make_scratch(self._num_links, num_blocks, num_lanes, real)
         return self._scratch
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
@@ -313,23 +313,23 @@ class PathPasses:
         self.iterate(0, program, dual, control)
         # The range of blocks is empty, so that the values of the (E * L,) arrays do not matter.
         # The two flags: a first and last round.
-        zeros = program.inverse_capacity
+        unread_link_array = program.inverse_capacity
         with threads_for(self._operations_per_pass):
             certificates.project_round(
                 self._scan,
                 self._block_ptr[:1],
-                self._max_slots,
+                self._max_trie_nodes,
                 self._live_demand,
-                self._value,
+                self._demand_value,
                 self._utility,
-                zeros,
-                zeros,
+                unread_link_array,
+                unread_link_array,
                 True,
                 True,
                 self._flows,
                 self._requests,
                 self._block_loads,
-                self._block_requested,
+                self._block_requested_loads,
                 self._block_sums,
                 self._lanes,
             )
@@ -342,42 +342,43 @@ class PathPasses:
             cost: (E * L,) link costs, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         """
         num_lanes = len(self._lanes)
-        blocks = len(self._block_ptr) - 1
-        demands = len(self._live_demand) // num_lanes
+        num_blocks = len(self._block_ptr) - 1
+        num_demands = len(self._live_demand) // num_lanes
         # The kernel reads each demand before it writes the live demand to the same array.
-        out = certificates.Measurements(
-            inverse_capacity_sum=np.empty(demands * num_lanes),
+        measurements = certificates.Measurements(
+            inverse_capacity_sum=np.empty(num_demands * num_lanes),
             live_demand=self._live_demand,
-            full_load=np.zeros((blocks, self._num_links * num_lanes)),
-            trial_load=np.zeros((blocks, self._num_links * num_lanes)),
-            demand_value_sum=np.zeros((blocks, num_lanes)),
+            full_load=np.zeros((num_blocks, self._num_links * num_lanes)),
+            trial_load=np.zeros((num_blocks, self._num_links * num_lanes)),
+            demand_value_sum=np.zeros((num_blocks, num_lanes)),
         )
         # Constants by block of sources.
         with threads_for(self._operations_per_pass):
             certificates.measure(
                 self._scan,
                 self._block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._live_demand,
                 inverse_capacity,
                 cost,
-                self._value,
+                self._demand_value,
                 self._utility,
                 self._carries_all,
-                out,
+                measurements,
                 self._lanes,
             )
         # Demands and step sizes in the type of the iteration, and sums over the blocks and demands.
         self._demands.demand[:] = self._live_demand
-        self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
-        rates = self._live_demand.reshape(-1, num_lanes)
-        h = out.inverse_capacity_sum.reshape(demands, -1)
+        self._demands.inverse_capacity_sum[:] = measurements.inverse_capacity_sum
+        # (D, L) live demands and h: the sum of their products is the squared primal distance.
+        demand_rates = self._live_demand.reshape(-1, num_lanes)
+        h = measurements.inverse_capacity_sum.reshape(num_demands, -1)
         return ProgramSums(
-            out.full_load.sum(0),
-            out.trial_load.sum(0),
-            out.demand_value_sum.sum(0),
-            rates.sum(0),
-            (rates * h).sum(0),
+            measurements.full_load.sum(0),
+            measurements.trial_load.sum(0),
+            measurements.demand_value_sum.sum(0),
+            demand_rates.sum(0),
+            (demand_rates * h).sum(0),
         )
 
     def set_splits(self, splits: FloatArray) -> None:
@@ -416,23 +417,23 @@ class PathPasses:
         scan = self._scan
         num_lanes = len(self._lanes)
         # (blocks, 2 E): load and elasticity of each link, side by side.
-        sums = np.zeros(
+        block_link_sums = np.zeros(
             (len(self._block_ptr) - 1, 2 * self._num_links if is_summing else 0), np.float32
         )
         # Scratch size: paths plus value steps of all demands of a source, at most.
-        max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
-            initial=0
-        )
+        max_softmax_weights = np.diff(
+            scan.path_ptr + self._demand_value.drop.shape[1] * scan.demand_ptr
+        ).max(initial=0)
         # Where all demand must be carried, its value is 0 and it may not be rejected.  The tuple
         # (0, 0) stands for two SIMD lanes, load and elasticity.
         with threads_for(self._operations_per_pass):
             sample.respond(
                 scan,
                 self._block_ptr,
-                self._max_slots,
-                int(max_shares),
+                self._max_trie_nodes,
+                int(max_softmax_weights),
                 price_plus_cost,
-                one_step(np.zeros(1)) if self._carries_all else self._value,
+                one_step(np.zeros(1)) if self._carries_all else self._demand_value,
                 self._utility,
                 np.float32(sharpness),
                 not self._carries_all,
@@ -441,13 +442,14 @@ class PathPasses:
                 fixed_splits,
                 self._live_demand,
                 self._primal.stepped,
-                sums,
+                block_link_sums,
                 lane,
                 num_lanes,
                 (0, 0),
             )
-        total = sums.astype(np.float64).sum(0)
-        return total[0::2], total[1::2]
+        # Sum over the blocks; entry 2 e is the load of link e, entry 2 e + 1 its elasticity.
+        link_sums = block_link_sums.astype(np.float64).sum(0)
+        return link_sums[0::2], link_sums[1::2]
 
     def clear(self) -> None:
         """Set the splits of T(z), the last PDHG step, to 0, before another search."""
@@ -480,7 +482,7 @@ class PathPasses:
                     num_iterations - num_done,
                     self._scan,
                     self._block_ptr,
-                    self._max_slots,
+                    self._max_trie_nodes,
                     program,
                     self._demands,
                     self._iteration_value,
@@ -514,7 +516,7 @@ class PathPasses:
         update_share_scale(
             self._scan,
             self._block_ptr,
-            self._max_slots,
+            self._max_trie_nodes,
             self._primal.current,
             self._live_demand,
             self._initial_inverse_capacity_sum,
@@ -553,15 +555,20 @@ class PathPasses:
             (E * L,) loads of the new splits, Gbit/s, and (3 * L,) sums over the demands: demand
             times best profit, and the squared distances from the new splits to z and to z_0.
         """
-        memory = self.scratch()
+        # Inputs of the caller, with this object's arrays for the results of each block.
+        work_arrays = self.scratch()
         scratch = Scratch(
-            price, halpern_weights, inverse_primal_weight, memory.block_load, memory.block_sums
+            price,
+            halpern_weights,
+            inverse_primal_weight,
+            work_arrays.block_load,
+            work_arrays.block_sums,
         )
         with threads_for(self._operations_per_pass):
             kernels.step(
                 self._scan,
                 self._block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._demands,
                 self._iteration_value,
                 self._utility,
@@ -573,7 +580,8 @@ class PathPasses:
                 is_storing,
                 self._lanes,
             )
-        return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(
+        # Sums over the blocks.
+        return work_arrays.block_load.sum(0, dtype=np.float64), work_arrays.block_sums.sum(
             0, dtype=np.float64
         )
 
@@ -595,9 +603,9 @@ class PathPasses:
             certificates.certify(
                 self._scan,
                 self._block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._live_demand,
-                self._value,
+                self._demand_value,
                 self._utility,
                 price_plus_cost,
                 self._carries_all,
@@ -611,14 +619,14 @@ class PathPasses:
         return self._block_loads.sum(0), self._block_sums.sum(0)
 
     def project_round(
-        self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
+        self, load_ratio: FloatArray, unused_capacity: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Run one round of the projection of the flows onto the capacities.
 
         Args:
             load_ratio: (E * L,) load over capacity in the first round, requested load over residual
                 capacity in the others.
-            unused: (E * L,) capacity open to requests, Gbit/s.
+            unused_capacity: (E * L,) capacity open to requests, Gbit/s.
             is_first: whether this is the first round, which scales the flows down.
             is_last: whether this is the last round, which makes no new requests.
 
@@ -630,40 +638,44 @@ class PathPasses:
             certificates.project_round(
                 self._scan,
                 self._block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._live_demand,
-                self._value,
+                self._demand_value,
                 self._utility,
                 load_ratio,
-                unused,
+                unused_capacity,
                 is_first,
                 is_last,
                 self._flows,
                 self._requests,
                 self._block_loads,
-                self._block_requested,
+                self._block_requested_loads,
                 self._block_sums,
                 self._lanes,
             )
-        return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
+        return self._block_loads.sum(0), self._block_requested_loads.sum(0), self._block_sums.sum(0)
 
-    def keep(self, lanes: list[int]) -> None:
+    def keep(self, matrices: list[int]) -> None:
         """Make the flows of the last check the incumbent of some matrices; at first of all.
 
         Args:
-            lanes: indices of the matrices.
+            matrices: indices of the matrices.
         """
         num_lanes = len(self._lanes)
-        # All matrices: swap the buffers instead of copying.
-        if self.incumbent_buffer < 0 or len(lanes) == self._batch:
+        # All matrices: the checked flows become the incumbent, and the next check writes to the
+        # other buffer.
+        if self.incumbent_buffer < 0 or len(matrices) == self._batch:
             self.incumbent_buffer = 0 if self.incumbent_buffer != 0 else 1
             self._flows = self._arrays(
                 f"flows{1 - self.incumbent_buffer}", self._num_splits, np.float64
             )
             return
-        best = self._arrays(f"flows{self.incumbent_buffer}", self._num_splits, np.float64)
-        for lane in lanes:
-            best[lane::num_lanes] = self._flows[lane::num_lanes]
+        # Some matrices: copy their lanes.
+        incumbent_flows = self._arrays(
+            f"flows{self.incumbent_buffer}", self._num_splits, np.float64
+        )
+        for lane in matrices:
+            incumbent_flows[lane::num_lanes] = self._flows[lane::num_lanes]
 
     def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows; return their (E * L,) loads, Gbit/s."""

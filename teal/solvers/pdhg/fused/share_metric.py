@@ -36,7 +36,7 @@ def _update_block(
     demand,
     initial_inverse_capacity_sum,
     is_restart,
-    scale,
+    share_scale,
     h,
     loads,
     lanes,
@@ -57,37 +57,42 @@ def _update_block(
         initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
             1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
-        scale: (D, L) r (written).
+        share_scale: (D, L) r (written).
         h: (D, L) h (written); the primal step size is 1 / (primal weight h).
         loads: (E, L) Gbit/s (increased).
         lanes: tuple of length L.
     """
-    width = len(lanes)
+    num_lanes = len(lanes)
     # (max_trie_nodes, L) demand * r of the path that ends at each trie node of a source.
-    flow = np.empty(max_trie_nodes * width)
+    flow = np.empty(max_trie_nodes * num_lanes)
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
-        flow[: (num_nodes + 1) * width] = 0
+        flow[: (num_nodes + 1) * num_lanes] = 0
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             num_paths = np.int64(scan.path_count[d])
-            for lane in range(width):
-                i = d * width + lane
+            for lane in range(num_lanes):
+                entry = d * num_lanes + lane
+                # In a lane that restarts: served share of the demand, then its new r and h.
                 if is_restart[lane] > 0:
-                    share = 0.0
+                    served_share = 0.0
                     for k in range(num_paths):
-                        share += splits[(p + k) * width + lane]
+                        served_share += splits[(p + k) * num_lanes + lane]
                     # Geometric mean of r and the share, with a limited change.
-                    old_scale = scale[i]
-                    new_scale = np.sqrt(old_scale * min(max(share, MIN_SHARE), 1.0))
-                    scale[i] = min(
+                    old_scale = share_scale[entry]
+                    new_scale = np.sqrt(old_scale * min(max(served_share, MIN_SHARE), 1.0))
+                    share_scale[entry] = min(
                         max(new_scale, old_scale / MAX_SHARE_CHANGE), old_scale * MAX_SHARE_CHANGE
                     )
-                    h[i] = initial_inverse_capacity_sum[i] / scale[i]
+                    h[entry] = initial_inverse_capacity_sum[entry] / share_scale[entry]
+                # The load that determines m: demand * r on every path, in all lanes.
                 for k in range(num_paths):
-                    flow[scan.end_node[p + k] * width + lane] = demand[i] * scale[i]
+                    flow[scan.end_node[p + k] * num_lanes + lane] = (
+                        demand[entry] * share_scale[entry]
+                    )
             p += num_paths
+        # Link loads of these flows.
         add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow, loads, lanes)
 
 
@@ -102,7 +107,7 @@ def update_share_scale(
     demand,
     initial_inverse_capacity_sum,
     is_restart,
-    scale,
+    share_scale,
     h,
     block_load,
     lanes,
@@ -122,7 +127,7 @@ def update_share_scale(
         initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
             1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
-        scale: (D, L) r (written).
+        share_scale: (D, L) r (written).
         h: (D, L) h (written); the primal step size is 1 / (primal weight h).
         block_load: (blocks, E * L) load of each link if every path carried demand * r, Gbit/s
             (written).
@@ -139,7 +144,7 @@ def update_share_scale(
             demand,
             initial_inverse_capacity_sum,
             is_restart,
-            scale,
+            share_scale,
             h,
             block_load[b],
             lanes,

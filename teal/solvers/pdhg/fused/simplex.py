@@ -21,37 +21,39 @@ Lanes = tuple[int, ...]
 
 
 @inner_kernel
-def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
-    """Return the shift t for which max(0, v - t) over the first n rows sums to ``total``.
+def simplex_shift(unprojected, n, target_sum, lanes):  # type: ignore[no-untyped-def]
+    """Return the shift t for which max(0, v - t) over the first n rows sums to ``target_sum``.
 
     It is the Euclidean projection onto the scaled simplex.  Michelot (1986): start with all rows,
-    set t = (sum of the active v - total) / number of active rows, drop rows below t, repeat.
+    set t = (sum of the active v - ``target_sum``) / number of active rows, drop rows below t,
+    repeat.
 
     Args:
         unprojected: (K, L) v, one row per path, flat.
         n: number of rows.
-        total: sum of the projection, one value per lane.
+        target_sum: sum of the projection, one value per lane.
         lanes: tuple of length L.
     """
     ones = broadcast(unprojected.dtype.type(1), lanes)
     zero = ones - ones
     shift = broadcast(unprojected.dtype.type(LOWEST), lanes)
+    # Each round but the last drops at least one row.
     for _ in range(n):
-        # Sum of the rows above the shift minus the total, and number of these rows.
-        excess = zero - total
-        active = zero
+        # Sum of the rows above the shift minus the target sum, and number of these rows.
+        excess = zero - target_sum
+        num_active = zero
         for k in range(n):
-            row = load(unprojected, k, lanes)
-            excess = excess + where_above(row, shift, row, zero)
-            active = active + where_above(row, shift, ones, zero)
-        # For a total of 0 the last step drops the largest row too; the shift then stays.
-        shift = where_above(active, zero, excess / maximum(active, ones), shift)
+            entry = load(unprojected, k, lanes)
+            excess = excess + where_above(entry, shift, entry, zero)
+            num_active = num_active + where_above(entry, shift, ones, zero)
+        # For a target sum of 0 the last round drops the largest row too; the shift then stays.
+        shift = where_above(num_active, zero, excess / maximum(num_active, ones), shift)
     return shift
 
 
 @kernel
 def dual_simplex(
-    dual: FloatArray, slope: FloatArray, live: FloatArray, lane: int, width: int
+    dual: FloatArray, slope: FloatArray, live: FloatArray, lane: int, num_lanes: int
 ) -> None:
     """Project the dual variables of one matrix onto the simplex {y >= 0, sum y = 1}.
 
@@ -61,35 +63,36 @@ def dual_simplex(
 
     Args:
         dual: (E, L) y, flat (column ``lane`` is overwritten by the projection).
-        slope: (E, L) step size of each y, positive.
+        slope: (E, L) step size of each y, by which y falls per unit of t; positive.
         live: (E, L) 1 where the link works, else 0.
         lane: index of the matrix.
-        width: L, number of matrices side by side.
+        num_lanes: L, number of matrices side by side.
     """
     shift = LOWEST
-    active = len(dual) + 1
+    last_num_active = len(dual) + 1
     for _ in range(len(dual)):
         # Sum of the active y minus 1, sum of their slopes, and their number.
-        total = -1.0
-        slopes = 0.0
-        size = 0
-        for i in range(lane, len(dual), width):
+        excess = -1.0
+        slope_sum = 0.0
+        num_active = 0
+        for i in range(lane, len(dual), num_lanes):
             if live[i] > 0 and dual[i] > shift * slope[i]:
-                total += dual[i]
-                slopes += slope[i]
-                size += 1
+                excess += dual[i]
+                slope_sum += slope[i]
+                num_active += 1
         # No link was dropped; by rounding, one may even return.
-        if size >= active or slopes <= 0:
+        if num_active >= last_num_active or slope_sum <= 0:
             break
-        shift = total / slopes
-        active = size
-    for i in range(lane, len(dual), width):
+        shift = excess / slope_sum
+        last_num_active = num_active
+    # Projected y; 0 on failed links.
+    for i in range(lane, len(dual), num_lanes):
         dual[i] = max(0.0, dual[i] - shift * slope[i]) if live[i] > 0 else 0.0
 
 
 @kernel
 def limited_simplex(
-    dual: FloatArray, slope: FloatArray, live: FloatArray, limits: FloatArray, width: int
+    dual: FloatArray, slope: FloatArray, live: FloatArray, limits: FloatArray, num_lanes: int
 ) -> None:
     """Project dual variables onto {y >= 0, sum y = 1, sum of y of each scenario <= its limit}.
 
@@ -101,13 +104,13 @@ def limited_simplex(
     Args:
         dual: (G, E, L) y, flat (overwritten by the projection).  Scenario s is lane s % L of group
             s // L, with S scenarios in G = ceil(S / L) groups.
-        slope: (G, E, L) step size of each y, positive.
+        slope: (G, E, L) step size of each y, by which y falls per unit of t; positive.
         live: (G, E, L) 1 where a link works in a scenario, else 0.
         limits: (S,) upper bounds in (0, 1], with a sum of at least 1.
-        width: L, number of scenarios side by side.
+        num_lanes: L, number of scenarios side by side.
     """
     # Entries of a group: E * L.
-    size = len(dual) // (-(-len(limits) // width))
+    group_size = len(dual) // (-(-len(limits) // num_lanes))
     shift = LOWEST
     # Limits with the sum 1, up to rounding, fix the sum of every scenario: no t is needed.
     is_at_limits = limits.sum() <= 1 + 1e-12
@@ -126,13 +129,15 @@ def limited_simplex(
             excess = -1.0
             slope_sum = 0.0
             for s in range(len(limits)):
-                scenario_value, scenario_slope_sum = _excess(
-                    dual, slope, live, shift, s, width, size
+                scenario_value, scenario_slope_sum = _scenario_sums(
+                    dual, slope, live, shift, s, num_lanes, group_size
                 )
                 excess += min(scenario_value, limits[s])
                 slope_sum += scenario_slope_sum if scenario_value < limits[s] else 0.0
+            # The sum is 1 up to rounding.
             if abs(excess) < 1e-14:
                 break
+            # Narrow the bracket, since the sum falls as t rises; then Newton's step.
             low, high = (shift, high) if excess > 0 else (low, shift)
             shift = shift + excess / slope_sum if slope_sum > 0 else low
             # Bisection where Newton's step leaves the bracket.
@@ -144,21 +149,26 @@ def limited_simplex(
         scenario_value = shift
         if is_at_limits:
             # Start of the active-set method: every y is positive.
-            total, slope_sum = _excess(dual, slope, live, LOWEST, s, width, size)
-            scenario_value = (total - limits[s]) / slope_sum if slope_sum > 0 else 0.0
+            scenario_sum, slope_sum = _scenario_sums(
+                dual, slope, live, LOWEST, s, num_lanes, group_size
+            )
+            scenario_value = (scenario_sum - limits[s]) / slope_sum if slope_sum > 0 else 0.0
         # Michelot (1986): drop the y below the shift, repeat.
         for _ in range(_MAX_STEPS):
-            total, slope_sum = _excess(dual, slope, live, scenario_value, s, width, size)
-            if total <= limits[s] * (1 + 1e-14) or slope_sum <= 0:
+            scenario_sum, slope_sum = _scenario_sums(
+                dual, slope, live, scenario_value, s, num_lanes, group_size
+            )
+            if scenario_sum <= limits[s] * (1 + 1e-14) or slope_sum <= 0:
                 break
-            scenario_value += (total - limits[s]) / slope_sum
-        start = (s // width) * size + s % width
-        for i in range(start, start + size, width):
+            scenario_value += (scenario_sum - limits[s]) / slope_sum
+        # Projected y of the scenario: lane s % L of group s // L.
+        first_entry = (s // num_lanes) * group_size + s % num_lanes
+        for i in range(first_entry, first_entry + group_size, num_lanes):
             dual[i] = max(0.0, dual[i] - scenario_value * slope[i]) if live[i] > 0 else 0.0
 
 
 @kernel
-def _excess(dual, slope, live, shift, s, width, size):  # type: ignore[no-untyped-def]
+def _scenario_sums(dual, slope, live, shift, s, num_lanes, group_size):  # type: ignore[no-untyped-def]
     """Return the sum of max(0, dual - shift slope) over the live links of scenario ``s``, and the
     sum of the slopes of its positive terms.
 
@@ -168,15 +178,16 @@ def _excess(dual, slope, live, shift, s, width, size):  # type: ignore[no-untype
         dual, slope, live: (G, E, L) flat; scenario s is lane s % L of group s // L.
         shift: multiplier.
         s: index of the scenario.
-        width: L.
-        size: E * L, entries of a group.
+        num_lanes: L.
+        group_size: E * L, entries of a group.
     """
-    total = 0.0
+    dual_sum = 0.0
     slope_sum = 0.0
+    # LOWEST stands for no shift, with every live link in the sums.
     is_lowest = shift == LOWEST
-    start = (s // width) * size + s % width
-    for i in range(start, start + size, width):
+    first_entry = (s // num_lanes) * group_size + s % num_lanes
+    for i in range(first_entry, first_entry + group_size, num_lanes):
         if live[i] > 0 and (is_lowest or dual[i] > shift * slope[i]):
-            total += dual[i] - (0.0 if is_lowest else shift * slope[i])
+            dual_sum += dual[i] - (0.0 if is_lowest else shift * slope[i])
             slope_sum += slope[i]
-    return total, slope_sum
+    return dual_sum, slope_sum

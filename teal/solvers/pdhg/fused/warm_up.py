@@ -42,21 +42,28 @@ def warm_up_kernels_for(problem: Problem, gap: float, dtype: torch.dtype) -> Non
     """
     objective = _objective_with_same_kernels(problem)
     is_sampled = is_faster(problem.paths, gap)
-    for width in _widths_of(problem.batch, dtype):
+    for width in _lane_counts_of(problem.batch, dtype):
         warm_up_kernels(width, dtype, objective, is_sampled=is_sampled)
 
 
 @functools.lru_cache(maxsize=64)
-def _widths_of(batch: int, dtype: torch.dtype) -> tuple[int, ...]:
+def _lane_counts_of(batch: int, dtype: torch.dtype) -> tuple[int, ...]:
     """Return the numbers of lanes of the parts into which a batch is split, ascending.
 
     Args:
         batch: number of matrices.
         dtype: type of the splits in the iteration.
     """
-    widths = lanes_of(dtype)
-    sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
-    return tuple(sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}))
+    lane_counts = lanes_of(dtype)
+    part_sizes = {min(batch, lane_counts[-1]), batch % lane_counts[-1]} - {0}
+    return tuple(
+        sorted(
+            {
+                next(num_lanes for num_lanes in lane_counts if num_lanes >= part_size)
+                for part_size in part_sizes
+            }
+        )
+    )
 
 
 def _objective_with_same_kernels(problem: Problem) -> ObjectiveName:
@@ -125,6 +132,7 @@ def warm_up_checks(problem: Problem) -> None:
         np.float32,
         InMemory(),
     )
+    # Each pass of a gap check once: constants, certificate, projection, incumbent.
     passes.set_demand(problem.demand.numpy())
     capacity = problem.capacity[0].numpy()
     passes.measure(1 / capacity, np.zeros_like(capacity))
@@ -153,10 +161,10 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
     for source in range(3):
         x, y = (node for node in range(3) if node != source)
         # Trie nodes of a source: to x, to y, over x to y, over y to x.
-        first = len(parent)
-        parent += [-1, -1, first, first + 1]
+        first_node = len(parent)
+        parent += [-1, -1, first_node, first_node + 1]
         link += [link_index[source, x], link_index[source, y], link_index[x, y], link_index[y, x]]
-        leaf += [[first, first + 3], [first + 1, first + 2]]
+        leaf += [[first_node, first_node + 3], [first_node + 1, first_node + 2]]
     # Four nodes per source.
     trie = Trie(
         np.array(parent, np.int32), np.array(link, np.int32), np.array([0, 4, 8, 12], np.int32)

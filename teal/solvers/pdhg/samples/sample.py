@@ -112,9 +112,9 @@ class SampleAnswer:
                 where no demand responds, and the price stays.
             capacity: (E,) c, Gbit/s.
         """
-        max_step = _MAX_NEWTON_STEP / (TEMPERATURE * self.sharpness)
-        step = _DAMPING * (link_load - capacity) / np.maximum(elasticity, 1e-300)
-        prices = np.maximum(0, self.prices + np.clip(step, -max_step, max_step))
+        max_price_step = _MAX_NEWTON_STEP / (TEMPERATURE * self.sharpness)
+        price_step = _DAMPING * (link_load - capacity) / np.maximum(elasticity, 1e-300)
+        prices = np.maximum(0, self.prices + np.clip(price_step, -max_price_step, max_price_step))
         return dataclasses.replace(self, prices=np.where(elasticity > 0, prices, self.prices))
 
 
@@ -142,17 +142,17 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
     # Value of all demand: total times the mean value of a demanded Gbit/s.  In a min-max program,
     # where demand has no value, capacity times price, times the largest utilisation.
     if problem.price_set.on_simplex:
-        optimum_scale = float((problem.capacity[0] * prices[0]).sum()) * float(
+        objective_scale = float((problem.capacity[0] * prices[0]).sum()) * float(
             problem.utilisation(splits).amax()
         )
     else:
-        optimum_scale = float(
+        objective_scale = float(
             (
                 problem.demand
                 * problem.demand_set.support_of_best(problem.demand_value.expand_as(problem.demand))
             ).sum()
         )
-    temperature = TEMPERATURE * optimum_scale / total_demand if total_demand > 0 else 0.0
+    temperature = TEMPERATURE * objective_scale / total_demand if total_demand > 0 else 0.0
     sharpness = min(1 / temperature, _MAX_SHARPNESS) if temperature > 0 else 1.0
     return SampleAnswer(
         sample_prices,
@@ -289,16 +289,16 @@ def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
         offset: random start in [0, 1).
     """
     is_drawn = np.zeros(len(demand), dtype=np.bool_)
-    position = offset
+    running_sum = offset
     for d in range(len(demand)):
         if demand[d] > 0:
             probability = factor * demand[d]
             if probability >= 1:
                 is_drawn[d] = True
             else:
-                position += probability
-                if position >= 1:
-                    position -= 1
+                running_sum += probability
+                if running_sum >= 1:
+                    running_sum -= 1
                     is_drawn[d] = True
     return is_drawn
 
@@ -309,7 +309,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     scan,
     block_ptr,
     max_trie_nodes,
-    max_shares,
+    max_softmax_weights,
     price_plus_cost,
     demand_value,
     curve,
@@ -319,11 +319,11 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     fixed_ptr,
     fixed_splits,
     demand,
-    out,
-    sums,
+    splits,
+    link_sums,
     lane,
     num_lanes,
-    pair,
+    pair_lanes,
 ):
     """Compute the softmax splits of the demands of one block of sources at given link prices.
 
@@ -340,7 +340,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         scan: tries and paths of all sources, source by source; T trie nodes, P paths, D demands.
         block_ptr: (blocks + 1,) first source of each block.
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
-        max_shares: largest number of ``weight`` entries of a source.
+        max_softmax_weights: largest number of ``softmax_weight`` entries of a source.
         price_plus_cost: (E,) link price plus link cost, value per Gbit/s.
         demand_value: values of the demands, value per Gbit/s, in C steps.
         curve: utility of the demands; None for linear or piecewise linear values.
@@ -351,14 +351,14 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of the fixed demands.
         demand: (D * num_lanes,) Gbit/s; demand d of this matrix at d * num_lanes + lane.
-        out: (P * num_lanes,) splits (written); path p of this matrix at p * num_lanes + lane.
-        sums: (blocks, 2 * E) load in Gbit/s and elasticity of each link, side by side (row
+        splits: (P * num_lanes,) splits (written); path p of this matrix at p * num_lanes + lane.
+        link_sums: (blocks, 2 * E) load in Gbit/s and elasticity of each link, side by side (row
             ``block`` is written); (blocks, 0) for neither.
         lane: index of the matrix among the interleaved matrices.
         num_lanes: number of interleaved matrices.
-        pair: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
+        pair_lanes: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
     """
-    is_summing = sums.shape[1] > 0
+    is_summing = link_sums.shape[1] > 0
     num_steps = demand_value.drop.shape[1]
     has_rejection = may_reject and curve is None
     # Scratch buffers of one source.
@@ -366,45 +366,45 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     node_cost = np.zeros(max_trie_nodes, dtype=np.float32)
     # Exponents, then exponentials: for each demand one entry per value step (its unserved demand),
     # followed by one entry per path.
-    weight = np.empty(max_shares, dtype=np.float32)
+    softmax_weight = np.empty(max_softmax_weights, dtype=np.float32)
     # Work memory of exponentials().
-    exponent_bits = np.empty(max_shares, dtype=np.int32)
+    exponent_bits = np.empty(max_softmax_weights, dtype=np.int32)
     # (nodes + 1, 2) load (Gbit/s) and elasticity through each trie node, flat.
     node_flow = np.empty(2 * max_trie_nodes, dtype=np.float32)
-    block_sums = sums[block]
+    block_sums = link_sums[block]
     # Exponent of the cheapest path of each demand; only under a utility.
-    max_exponents = np.empty(max_shares if curve is not None else 0, dtype=np.float32)
+    max_exponents = np.empty(max_softmax_weights if curve is not None else 0, dtype=np.float32)
     block_sums[:] = 0
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first_node = scan.node_ptr[s]
-        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
         # Price of each trie node: sum along the path from the source.
         for i in range(num_nodes):
             node_cost[i + 1] = (
                 node_cost[scan.parent[first_node + i]] + price_plus_cost[scan.link[first_node + i]]
             )
         # Exponents of the softmax, relative to the largest one of each demand; exponentials() below
-        # replaces them by the softmax terms.  ``offset`` is the demand's first entry in ``weight``,
-        # ``path`` the demand's first path.
-        offset = 0
-        path = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+        # replaces them by the softmax terms.  The entries of a demand: one for each value step,
+        # then one for each path.
+        weight_offset = 0
+        first_path = scan.path_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
             num_paths = scan.path_count[d]
             # -3e38 is below every exponent, within the range of float32.
             max_exponent = np.float32(0) if has_rejection else np.float32(-3e38)
             for k in range(num_paths):
-                softmax_term = sharpness * (value - node_cost[scan.end_node[path + k]])
-                weight[offset + num_steps + k] = softmax_term
+                softmax_term = sharpness * (value - node_cost[scan.end_node[first_path + k]])
+                softmax_weight[weight_offset + num_steps + k] = softmax_term
                 max_exponent = max(max_exponent, softmax_term)
             for k in range(num_paths):
-                weight[offset + num_steps + k] -= max_exponent
+                softmax_weight[weight_offset + num_steps + k] -= max_exponent
             # Keep the cheapest path's exponent: the optimal share under a utility needs its price.
             if curve is not None:
-                max_exponents[d - scan.demand_ptr[s]] = max_exponent
+                max_exponents[d - scan.demand_ptr[source]] = max_exponent
             # Unserved demand of the first value step.  Without rejection its weight is 0, since
             # exponentials() rounds arguments below -80 to 0.
-            weight[offset] = -max_exponent if has_rejection else np.float32(-100)
+            softmax_weight[weight_offset] = -max_exponent if has_rejection else np.float32(-100)
             # Unserved demand of the later value steps, whose values are lower.
             drop_row = d if demand_value.drop.shape[0] > 1 else 0
             for c in range(1, num_steps):
@@ -412,92 +412,107 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                     sharpness * value * np.float32(demand_value.drop[drop_row, c]) - max_exponent
                 )
                 # Capped within float32: at the cap the paths get no flow in this step.
-                weight[offset + c] = min(exponent, _MAX_EXPONENT)
-            offset += num_paths + num_steps
-            path += num_paths
-        exponentials(weight, exponent_bits, offset)
+                softmax_weight[weight_offset + c] = min(exponent, _MAX_EXPONENT)
+            weight_offset += num_paths + num_steps
+            first_path += num_paths
+        exponentials(softmax_weight, exponent_bits, weight_offset)
         # Splits of each demand, and load and elasticity at the last node of each path.
         if is_summing:
             node_flow[: 2 * (num_nodes + 1)] = 0
-        offset = 0
-        path = scan.path_ptr[s]
-        next_fixed = fixed_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+        weight_offset = 0
+        first_path = scan.path_ptr[source]
+        next_fixed = fixed_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             num_paths = scan.path_count[d]
             # Fixed demands keep their splits and do not respond to prices.
-            if next_fixed < fixed_ptr[s + 1] and fixed_demands[next_fixed] == d:
+            if next_fixed < fixed_ptr[source + 1] and fixed_demands[next_fixed] == d:
                 for k in range(num_paths):
-                    out[(path + k) * num_lanes + lane] = fixed_splits[next_fixed, k]
+                    splits[(first_path + k) * num_lanes + lane] = fixed_splits[next_fixed, k]
                     if is_summing:
-                        node_flow[2 * np.int64(scan.end_node[path + k])] = (
+                        node_flow[2 * np.int64(scan.end_node[first_path + k])] = (
                             demand[d * num_lanes + lane] * fixed_splits[next_fixed, k]
                         )
                 next_fixed += 1
             else:
                 # Normaliser of the softmax, without the unserved demand.
-                total = np.float32(0)
+                path_weight_sum = np.float32(0)
                 for k in range(num_paths):
-                    total += weight[offset + num_steps + k]
+                    path_weight_sum += softmax_weight[weight_offset + num_steps + k]
                 # Split of a path over its softmax term: 1 / normaliser; under a utility also times
                 # the optimal share.
-                inverse_sum = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
+                inverse_normaliser = np.float32(1) / max(
+                    softmax_weight[weight_offset] + path_weight_sum, np.float32(1e-30)
+                )
                 # -d log(share) / d price of the optimal share under a utility.
                 utility_elasticity = np.float32(0)
                 if curve is not None:
-                    # Optimal share at the cheapest path's price: (u'(1) / price)^(1 / alpha), at
-                    # most 1.
+                    # Optimal share at the cheapest path's price: (V / price)^(1 / alpha), at most
+                    # 1, with the marginal value V at share 1.
                     value = demand_value.first[d if len(demand_value.first) > 1 else 0]
-                    price = value - max_exponents[d - scan.demand_ptr[s]] / sharpness
+                    price = value - max_exponents[d - scan.demand_ptr[source]] / sharpness
                     full_share_value = max(curve.full_share_value[d * num_lanes + lane], 1e-300)
                     if price > full_share_value:
-                        ratio = full_share_value / price
+                        value_ratio = full_share_value / price
                         alpha = curve.alpha[0]
                         # Skip the slow power where alpha is 1.
-                        inverse_sum *= np.float32(ratio if alpha == 1.0 else ratio ** (1.0 / alpha))
+                        inverse_normaliser *= np.float32(
+                            value_ratio if alpha == 1.0 else value_ratio ** (1.0 / alpha)
+                        )
                         utility_elasticity = np.float32(1.0 / (alpha * price))
                 # Sums over the value steps of width / normaliser and width / normaliser^2; their
                 # product with exponentials gives splits and elasticities.
-                inverse_square_sum = inverse_sum * inverse_sum
+                inverse_normaliser_square = inverse_normaliser * inverse_normaliser
                 if num_steps > 1:
-                    inverse_sum = np.float32(0)
-                    inverse_square_sum = np.float32(0)
+                    inverse_normaliser = np.float32(0)
+                    inverse_normaliser_square = np.float32(0)
                     step_start = np.float32(0)
                     for c in range(num_steps):
                         step_end = np.float32(
                             demand_value.end[(d * num_steps + c) * num_lanes + lane]
                         )
-                        step_inverse_sum = np.float32(1) / max(
-                            weight[offset + c] + total, np.float32(1e-30)
+                        step_inverse_normaliser = np.float32(1) / max(
+                            softmax_weight[weight_offset + c] + path_weight_sum, np.float32(1e-30)
                         )
-                        inverse_sum = inverse_sum + (step_end - step_start) * step_inverse_sum
-                        inverse_square_sum = (
-                            inverse_square_sum
-                            + (step_end - step_start) * step_inverse_sum * step_inverse_sum
+                        inverse_normaliser = (
+                            inverse_normaliser + (step_end - step_start) * step_inverse_normaliser
+                        )
+                        inverse_normaliser_square = (
+                            inverse_normaliser_square
+                            + (step_end - step_start)
+                            * step_inverse_normaliser
+                            * step_inverse_normaliser
                         )
                         step_start = step_end
                 # Split of each path: w = softmax term / normaliser.  Elasticity: q rate (w - w^2).
                 rate = np.float32(demand[d * num_lanes + lane])
                 for k in range(num_paths):
-                    softmax_term = weight[offset + num_steps + k]
-                    path_share = softmax_term * inverse_sum
-                    out[(path + k) * num_lanes + lane] = path_share
+                    softmax_term = softmax_weight[weight_offset + num_steps + k]
+                    path_share = softmax_term * inverse_normaliser
+                    splits[(first_path + k) * num_lanes + lane] = path_share
                     if is_summing:
-                        node = 2 * np.int64(scan.end_node[path + k])
+                        node = 2 * np.int64(scan.end_node[first_path + k])
                         node_flow[node] = rate * path_share
                         if curve is None:
                             node_flow[node + 1] = (
                                 sharpness
                                 * rate
-                                * (path_share - softmax_term * softmax_term * inverse_square_sum)
+                                * (
+                                    path_share
+                                    - softmax_term * softmax_term * inverse_normaliser_square
+                                )
                             )
                         else:
+                            # Under a utility the demand's share falls with the price, too.
                             node_flow[node + 1] = (
                                 rate
                                 * path_share
-                                * (sharpness * (1 - softmax_term / total) + utility_elasticity)
+                                * (
+                                    sharpness * (1 - softmax_term / path_weight_sum)
+                                    + utility_elasticity
+                                )
                             )
-            offset += num_paths + num_steps
-            path += num_paths
+            weight_offset += num_paths + num_steps
+            first_path += num_paths
         # Add up load and elasticity from the leaves to the source, and add each node's sum to the
         # link that leads into the node.
         if is_summing:
@@ -505,10 +520,12 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 i = num_nodes - 1 - j
                 e = np.int64(scan.link[first_node + i])
                 parent_row = np.int64(scan.parent[first_node + i])
-                load_and_elasticity = load(node_flow, i + 1, pair)
-                store(block_sums, e, load(block_sums, e, pair) + load_and_elasticity)
+                load_and_elasticity = load(node_flow, i + 1, pair_lanes)
+                store(block_sums, e, load(block_sums, e, pair_lanes) + load_and_elasticity)
                 store(
-                    node_flow, parent_row, load(node_flow, parent_row, pair) + load_and_elasticity
+                    node_flow,
+                    parent_row,
+                    load(node_flow, parent_row, pair_lanes) + load_and_elasticity,
                 )
 
 
@@ -519,7 +536,7 @@ def respond(
     scan: PathScan,
     block_ptr: Int64Array,
     max_trie_nodes: int,
-    max_shares: int,
+    max_softmax_weights: int,
     price_plus_cost: Float32Array,
     demand_value: DemandValue,
     curve: UtilityRows | None,
@@ -529,11 +546,11 @@ def respond(
     fixed_ptr: Int64Array,
     fixed_splits: AnyArray,
     demand: FloatArray,
-    out: AnyArray,
-    sums: Float32Array,
+    splits: AnyArray,
+    link_sums: Float32Array,
     lane: int,
     num_lanes: int,
-    pair: tuple[int, int],
+    pair_lanes: tuple[int, int],
 ) -> None:
     """Write the response of all demands of one matrix to its link prices into that matrix's lane.
 
@@ -550,7 +567,7 @@ def respond(
         scan: P paths of all D demands, in their tries.
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
-        max_shares: largest number of paths and value steps of the demands of a source.
+        max_softmax_weights: largest number of paths and value steps of the demands of a source.
         price_plus_cost: (E,) link price plus link cost, value per Gbit/s; ``FAILED_PRICE`` on a
             failed link.
         demand_value: values of the demands.
@@ -563,12 +580,12 @@ def respond(
         fixed_splits: (n, K) splits of these demands.
         demand: (D * num_lanes,) Gbit/s, 0 where no path is live; demand d of this matrix at
             d * num_lanes + lane.
-        out: (P * num_lanes,) splits (written); path p of this matrix at p * num_lanes + lane.
-        sums: (blocks, 2 * E) load (Gbit/s) and elasticity of each link, side by side, summed over
-            the sources of each block (written); (blocks, 0) for neither.
+        splits: (P * num_lanes,) splits (written); path p of this matrix at p * num_lanes + lane.
+        link_sums: (blocks, 2 * E) load (Gbit/s) and elasticity of each link, side by side, summed
+            over the sources of each block (written); (blocks, 0) for neither.
         lane: index of this matrix among the interleaved matrices.
         num_lanes: number of interleaved matrices.
-        pair: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
+        pair_lanes: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
     """
     for block in range(begin, end):
         _respond_in_block(
@@ -576,7 +593,7 @@ def respond(
             scan,
             block_ptr,
             max_trie_nodes,
-            max_shares,
+            max_softmax_weights,
             price_plus_cost,
             demand_value,
             curve,
@@ -586,9 +603,9 @@ def respond(
             fixed_ptr,
             fixed_splits,
             demand,
-            out,
-            sums,
+            splits,
+            link_sums,
             lane,
             num_lanes,
-            pair,
+            pair_lanes,
         )

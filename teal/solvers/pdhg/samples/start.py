@@ -37,11 +37,11 @@ SAMPLE_GAP = 0.5  # gap of the sample's solution, as a multiple of the target ga
 # Smallest target gap for which a starter solves the first sample instead of iterations: a model's
 # prices are accurate to some tenths of a per cent, so that smaller targets need iterations anyway
 # (docs/engine.md).
-_MIN_STARTER_GAP = 5e-3
+_MIN_MODEL_GAP = 5e-3
 # Smallest share of all demands in a first sample for a starter.  For smaller samples (world: 0.3%;
 # ASN and Kdl: 1.1 and 1.3%) iterations on the sample take less time than a response of all demands
 # that proves too coarse.
-_MIN_STARTER_SHARE = 0.005
+_MIN_MODEL_SHARE = 0.005
 # Iteration limit of a sample; harder programs continue with a larger sample from its prices.
 MAX_ITERATIONS = 200
 
@@ -76,11 +76,11 @@ class SampledStart:
         self._size = first_size(problem.paths, gap)
         # A model replaces iterations where its accuracy suffices and the sample is not tiny, and
         # under the objectives that it supports: demand may be rejected, and values are linear.
-        starter_saves_time = (
-            gap >= _MIN_STARTER_GAP and self._size >= _MIN_STARTER_SHARE * self._num_demands
+        model_saves_time = (
+            gap >= _MIN_MODEL_GAP and self._size >= _MIN_MODEL_SHARE * self._num_demands
         )
-        starter_is_applicable = not problem.demand_set.carries_all and problem.utility is None
-        self._starter = starter if starter_saves_time and starter_is_applicable else None
+        model_is_applicable = not problem.demand_set.carries_all and problem.utility is None
+        self._starter = starter if model_saves_time and model_is_applicable else None
         self._answers: list[sample.SampleAnswer] = []
 
     @property
@@ -100,10 +100,10 @@ class SampledStart:
             a quarter of the demands (``MAX_SHARE``).
         """
         problem = self._problem
-        size = self._size
-        if size > MAX_SHARE * self._num_demands:
+        sample_size = self._size
+        if sample_size > MAX_SHARE * self._num_demands:
             return False
-        self._size = SAMPLE_GROWTH * size
+        self._size = SAMPLE_GROWTH * sample_size
         # Draw and solve one sample per matrix; unfinished matrices share the remaining time.
         answers: list[sample.SampleAnswer] = []
         for row in range(problem.batch):
@@ -111,55 +111,66 @@ class SampledStart:
                 answers.append(self._answers[row])
                 continue
             row_deadline = deadline.share(1 / (problem.batch - row))
-            drawn = self._draw(size, row)
-            if not len(drawn.demands):
+            drawn_sample = self._draw(sample_size, row)
+            if not len(drawn_sample.demands):
                 answers.append(sample.zero_answer(problem))
             elif self._starter is not None and not self._answers:
                 # The model's splits and prices replace iterations on the first sample.
-                start = usable_start(
-                    drawn.problem, functools.partial(start_of_sample, self._starter)
+                model_start = usable_start(
+                    drawn_sample.problem, functools.partial(start_of_sample, self._starter)
                 )
-                answers.append(sample.answer(drawn, start.splits, start.prices))
+                answers.append(sample.answer(drawn_sample, model_start.splits, model_start.prices))
             else:
                 # The prices of the last sample warm-start this one.
                 last_answer = self._answers[row] if self._answers else None
-                answers.append((yield from self._solve(drawn, last_answer, row_deadline)))
+                answers.append((yield from self._solve(drawn_sample, last_answer, row_deadline)))
         self._answers = answers
         self._engine.respond(answers)
         return True
 
     def _solve(
-        self, drawn: sample.Sample, start: sample.SampleAnswer | None, deadline: Deadline
+        self,
+        drawn_sample: sample.Sample,
+        last_answer: sample.SampleAnswer | None,
+        deadline: Deadline,
     ) -> Steps[sample.SampleAnswer]:
         """Solve a sample of one matrix; return its prices and fixed splits.
 
         Args:
-            drawn: the sample.
-            start: answer of the last, smaller sample, whose prices warm-start this one; None for a
-                cold start.
+            drawn_sample: the sample.
+            last_answer: answer of the last, smaller sample, whose prices warm-start this one; None
+                for a cold start.
             deadline: deadline of the search.
         """
         begin = time.perf_counter()
         engine = FusedEngine(
-            drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64
+            drawn_sample.problem,
+            None,
+            torch.float32 if drawn_sample.problem.utility is None else torch.float64,
         )
-        if start is not None:
+        if last_answer is not None:
             # Only the prices apply: demand indices of the last sample are different.
             engine.respond(
                 [
                     dataclasses.replace(
-                        start,
-                        fixed_demands=start.fixed_demands[:0],
-                        fixed_splits=start.fixed_splits[:0],
+                        last_answer,
+                        fixed_demands=last_answer.fixed_demands[:0],
+                        fixed_splits=last_answer.fixed_splits[:0],
                     )
                 ]
             )
-        target = SAMPLE_GAP * self._gap
+        sample_gap = SAMPLE_GAP * self._gap
         search = Search(
-            drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False
+            drawn_sample.problem,
+            engine,
+            sample_gap,
+            MAX_ITERATIONS,
+            None,
+            begin=begin,
+            may_stall=False,
         )
-        result = yield from search.run_steps(deadline, warm=start is not None)
-        return sample.answer(drawn, result.splits, result.prices)
+        result = yield from search.run_steps(deadline, warm=last_answer is not None)
+        return sample.answer(drawn_sample, result.splits, result.prices)
 
     def correct(self) -> bool:
         """Restart the engine at the response to the last prices after a Newton step.
@@ -175,8 +186,8 @@ class SampledStart:
 
 def first_size(paths: AnyPaths, gap: float) -> int:
     """Return the expected number of demands in the first sample for a target ``gap``."""
-    accuracy = min(max(gap, _FINEST_GAP), _COARSEST_GAP)
-    return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST_GAP / accuracy))
+    clamped_gap = min(max(gap, _FINEST_GAP), _COARSEST_GAP)
+    return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST_GAP / clamped_gap))
 
 
 def is_faster(paths: AnyPaths, gap: float = _COARSEST_GAP) -> bool:

@@ -74,9 +74,10 @@ class DroppedFlowEngine(PlainEngine):
         # projection.
         # A split has one coefficient of a y for each link of its path, and one of q.
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))
-        limited_demand = (self._max_weights @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
+        # Demand in each scenario times its largest weight, summed over the scenarios.
+        max_weighted_demand = (self._max_weights @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
         self._inverse_primal_step = (
-            limited_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
+            max_weighted_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
         ).clamp(min=_MIN_DIVISOR)
         # For y and q, (S, E + 1): the same sums, divided by the limit of the scenario.
         coefficient_sum_y = problem.with_demand(demand).loads(
@@ -93,19 +94,19 @@ class DroppedFlowEngine(PlainEngine):
         prices = torch.zeros_like(problem.capacity)
         weights = self._max_weights / self._max_weights.sum()
         if state is not None:
-            positive = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
-            splits = positive / positive.sum(-1, keepdim=True).clamp(min=1)
+            live_splits = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
+            splits = live_splits / live_splits.sum(-1, keepdim=True).clamp(min=1)
             prices = state.prices.to(prices).clamp(min=0)
             # Feasible weights are at least the prices of their scenario.
             weights = weights.maximum(prices.amax(1))
         # Unit step sizes: the Euclidean projection.
-        start = Point(
+        first_point = Point(
             splits,
             self._feasible(
                 torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._inverse_dual_step)
             ),
         )
-        self._init_iterates(start, torch.ones(1, dtype=torch.float64))
+        self._init_iterates(first_point, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
         """Project prices y and scenario weights q onto their feasible set, in the steps' metric.
@@ -152,28 +153,28 @@ class DroppedFlowEngine(PlainEngine):
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
         """Compute one PDHG step T(z) = (x', y', q') from splits x, prices y and scenario weights q.
 
-        x' = Proj(x + profit / (omega * path size)), (y', q') = Proj((y, q) + omega / row size *
-        excess), where the excess is load - capacity of each link and shed demand at the splits 2 x'
-        - x.
+        x' = Proj(x + profit / (omega r)), (y', q') = Proj((y, q) + omega excess / r'), with the
+        inverse step sizes r of the splits and r' of the dual variables.  The excess is load -
+        capacity of each link, and the shed demand, at the splits 2 x' - x.
 
         Args:
             point: iterate: splits (1, D, K) and dual variables (1, S (E + 1)).
             primal_weight: (1,) omega.
         """
-        weight = float(primal_weight)
+        omega = float(primal_weight)
         # Primal step and projection onto {x >= 0, sum <= 1}.
         unprojected = point.splits + self._profit(*self._prices_and_weights(point.dual)) / (
-            weight * self._inverse_primal_step
+            omega * self._inverse_primal_step
         )
         splits = project_splits(
             unprojected, self._exact.path_mask[:1], carries_all=False, slope=None
         )
         # Dual step at the extrapolated splits.
-        step = weight / self._inverse_dual_step
-        dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(
-            step
-        )
-        return Point(splits, self._feasible(dual, step))
+        dual_step = omega / self._inverse_dual_step
+        dual = point.dual.view_as(dual_step) + dual_step * self._excess(
+            2 * splits - point.splits
+        ).view_as(dual_step)
+        return Point(splits, self._feasible(dual, dual_step))
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
         """Return the squared distances of the splits and of the dual variables of two points in the
@@ -219,8 +220,9 @@ class DroppedFlowEngine(PlainEngine):
 
     @override
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        self._checked_splits = self._stepped.splits
-        return tail_mean(dropped_flow(self._exact, self._checked_splits), self._max_weights)[
+        # Any splits are feasible: what exceeds the capacities counts as dropped.
+        self._projected_splits = self._stepped.splits
+        return tail_mean(dropped_flow(self._exact, self._projected_splits), self._max_weights)[
             None
         ], self.certify()
 
@@ -262,6 +264,7 @@ def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
         limits: (S,) largest weight of each scenario; their sum is at least 1, up to rounding.
     """
     order = torch.argsort(losses, descending=True)
+    # q of each scenario, from the worst one on, is the increase of their clamped sum.
     cumulative_weight = limits[order].cumsum(0).clamp(max=1)
     return (
         losses[order] * cumulative_weight.diff(prepend=cumulative_weight.new_zeros(1))
@@ -334,25 +337,25 @@ def _weight_sum(
         weights: (S,) q (written).
     """
     num_links = dual.shape[1] - 1
-    total = 0.0
+    weight_sum = 0.0
     for s in range(len(limits)):
         low = 0.0
         high = limits[s]
-        unprojected = dual[s, num_links]
+        unprojected_weight = dual[s, num_links]
         weight_step = step[s, num_links]
         # Bisection on the derivative, which is negative below the root.
         for _ in range(_MAX_BISECTIONS):
             q = (low + high) / 2
             if not low < q < high:
                 break
-            slope = (q - unprojected) / weight_step + t
+            derivative = (q - unprojected_weight) / weight_step + t
             for e in range(num_links):
                 if dual[s, e] > q:
-                    slope -= (dual[s, e] - q) / step[s, e]
-            if slope > 0:
+                    derivative -= (dual[s, e] - q) / step[s, e]
+            if derivative > 0:
                 high = q
             else:
                 low = q
         weights[s] = (low + high) / 2
-        total += weights[s]
-    return total
+        weight_sum += weights[s]
+    return weight_sum

@@ -44,60 +44,61 @@ class ScenarioDemands(NamedTuple):
 
 
 @inner_kernel
-def _path_prices(s, scan, price, path_price, groups, lanes):  # type: ignore[no-untyped-def]
+def _path_prices(source, scan, price, path_price, num_groups, lanes):  # type: ignore[no-untyped-def]
     """Compute the prices of the paths to all nodes of a source, for every group of scenarios.
 
     Args:
-        s: index of the source.
+        source: index of the source.
         scan: tries of all sources; the nodes of source s are node_ptr[s]:node_ptr[s + 1].
         price: (G, E * L) link prices.
-        path_price: (G, slots * L) price from the source to node i of its trie in row i, the source
-            being 0 (written).
-        groups: G.
+        path_price: (G, max_trie_nodes * L) price from the source to node i of its trie in row i;
+            node 0 is the source (written).
+        num_groups: G.
         lanes: tuple of length L.
     """
-    first_node = scan.node_ptr[s]
-    num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
-    for g in range(groups):
+    first_node = scan.node_ptr[source]
+    num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
+    for g in range(num_groups):
         prices_down(first_node, num_nodes, scan.parent, scan.link, price[g], path_price[g], lanes)
 
 
 @inner_kernel
-def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-def]
+def _add_loads(source, scan, flow, loads, num_groups, lanes):  # type: ignore[no-untyped-def]
     """Add the flows of a source's paths to the loads of their links, for every group of scenarios.
 
     Args:
-        s: index of the source.
+        source: index of the source.
         scan: tries of all sources; the nodes of source s are node_ptr[s]:node_ptr[s + 1].
-        flow: (G, slots * L) flow of the path that ends in each node, Gbit/s (overwritten).
+        flow: (G, max_trie_nodes * L) flow of the path that ends in each node, Gbit/s
+            (overwritten).
         loads: (G, E * L) link loads, Gbit/s (added to).
-        groups: G.
+        num_groups: G.
         lanes: tuple of length L.
     """
-    first_node = scan.node_ptr[s]
-    num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
-    for g in range(groups):
+    first_node = scan.node_ptr[source]
+    num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
+    for g in range(num_groups):
         add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
 
 
 @inlined_kernel
-def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[no-untyped-def]
+def _weighted_price(d, node, demands, path_price, num_groups, lanes):  # type: ignore[no-untyped-def]
     """Return the sum over the scenarios of demand ``d`` times the price of the path to ``node``.
 
     Args:
         d: index of the demand.
         node: trie node within the source.
-        rows: demands of all scenarios.
-        path_price: (G, slots * L) price from the source to each trie node.
-        groups: G.
+        demands: demands of all scenarios.
+        path_price: (G, max_trie_nodes * L) price from the source to each trie node.
+        num_groups: G.
         lanes: tuple of length L.
     """
-    weighted = broadcast(0.0, lanes)
-    for g in range(groups):
-        weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(
-            path_price[g], node, lanes
-        )
-    return lane_sum(weighted)
+    weighted_price_sum = broadcast(0.0, lanes)
+    for g in range(num_groups):
+        weighted_price_sum = weighted_price_sum + load(
+            demands.rate, d * num_groups + g, lanes
+        ) * load(path_price[g], node, lanes)
+    return lane_sum(weighted_price_sum)
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -107,7 +108,7 @@ def step(
     scan: PathScan,
     block_ptr: Int64Array,
     max_trie_nodes: int,
-    rows: ScenarioDemands,
+    demands: ScenarioDemands,
     current: FloatArray,
     anchor: FloatArray,
     stepped: FloatArray,
@@ -133,7 +134,7 @@ def step(
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
-        rows: demands of all scenarios.
+        demands: demands of all scenarios.
         current, anchor, stepped: (P,) splits of the iterate z, the Halpern anchor z_0 and the step
             T(z); all written.
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
@@ -145,70 +146,77 @@ def step(
             distances of T(z) from z and z_0 (written).
         lanes: tuple of length L.
     """
-    width = len(lanes)
-    groups = len(price)
+    num_lanes = len(lanes)
+    num_groups = len(price)
     for block in range(begin, end):
         # Scratch of one source: price from the source to each trie node, and flow of the path that
         # ends there, per scenario; splits of one demand before the projection.
-        path_price = np.zeros((groups, max_trie_nodes * width))
-        flow = np.zeros((groups, max_trie_nodes * width))
+        path_price = np.zeros((num_groups, max_trie_nodes * num_lanes))
+        flow = np.zeros((num_groups, max_trie_nodes * num_lanes))
         unprojected = np.empty(256)  # at least the number of paths, which is one byte
         block_loads = loads[block]
         block_sums = sums[block]
         block_loads[:] = 0
-        profit = 0.0
-        step_distance = 0.0
-        anchor_distance = 0.0
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            _path_prices(s, scan, price, path_price, groups, lanes)
-            flow[:, : (scan.node_ptr[s + 1] - scan.node_ptr[s] + 1) * width] = 0
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+        profit_sum = 0.0
+        squared_step_distance = 0.0
+        squared_anchor_distance = 0.0
+        for source in range(block_ptr[block], block_ptr[block + 1]):
+            _path_prices(source, scan, price, path_price, num_groups, lanes)
+            flow[:, : (scan.node_ptr[source + 1] - scan.node_ptr[source] + 1) * num_lanes] = 0
+            first_path = scan.path_ptr[source]
+            for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 num_paths = scan.path_count[d]
-                if rows.total[d] > 0:
+                if demands.total[d] > 0:
                     # Gradient step and projection onto the simplex.
-                    primal_step = inverse_primal_weight / rows.inverse_capacity_sum[d]
+                    primal_step = inverse_primal_weight / demands.inverse_capacity_sum[d]
                     # Weight of the demand in the norm of the splits: demand times h.
-                    metric_weight = rows.total[d] * rows.inverse_capacity_sum[d]
+                    metric_weight = demands.total[d] * demands.inverse_capacity_sum[d]
                     lowest_price = np.inf
+                    # Mean price of each path, and the split after the gradient step.
                     for k in range(num_paths):
-                        node = np.int64(scan.end_node[path + k])
+                        node = np.int64(scan.end_node[first_path + k])
                         mean_price = (
-                            _weighted_price(d, node, rows, path_price, groups, lanes)
-                            / rows.total[d]
+                            _weighted_price(d, node, demands, path_price, num_groups, lanes)
+                            / demands.total[d]
                         )
                         lowest_price = min(lowest_price, mean_price)
-                        unprojected[k] = current[path + k] - primal_step * mean_price
-                    profit -= rows.total[d] * lowest_price
+                        unprojected[k] = current[first_path + k] - primal_step * mean_price
+                    profit_sum -= demands.total[d] * lowest_price
                     # Lanes (0,): a single value, since all scenarios share the splits.
                     shift = simplex_shift(unprojected, num_paths, 1.0, (0,))
-                    # Halpern average, flows and distances.
-                    for k in range(path, path + num_paths):
-                        old = current[k]
-                        new = max(0.0, unprojected[k - path] - shift)
+                    # New split of each path (here k counts the paths of all demands), its flows in
+                    # the scenarios, squared distances, and Halpern average.
+                    for k in range(first_path, first_path + num_paths):
+                        current_split = current[k]
+                        stepped_split = max(0.0, unprojected[k - first_path] - shift)
                         anchor_split = anchor[k]
                         node = np.int64(scan.end_node[k])
-                        for g in range(groups):
+                        for g in range(num_groups):
                             store(
                                 flow[g],
                                 node,
-                                load(rows.rate, d * groups + g, lanes) * broadcast(new, lanes),
+                                load(demands.rate, d * num_groups + g, lanes)
+                                * broadcast(stepped_split, lanes),
                             )
-                        step_distance += metric_weight * (new - old) ** 2
-                        anchor_distance += metric_weight * (new - anchor_split) ** 2
-                        stepped[k] = new
+                        squared_step_distance += (
+                            metric_weight * (stepped_split - current_split) ** 2
+                        )
+                        squared_anchor_distance += (
+                            metric_weight * (stepped_split - anchor_split) ** 2
+                        )
+                        stepped[k] = stepped_split
                         current[k] = (
-                            halpern_weights[0] * new
-                            + halpern_weights[1] * old
+                            halpern_weights[0] * stepped_split
+                            + halpern_weights[1] * current_split
                             + halpern_weights[2] * anchor_split
                         )
                         if is_restarting:
-                            anchor[k] = new
-                path += num_paths
-            _add_loads(s, scan, flow, block_loads, groups, lanes)
-        block_sums[0] = profit
-        block_sums[1] = step_distance
-        block_sums[2] = anchor_distance
+                            anchor[k] = stepped_split
+                first_path += num_paths
+            _add_loads(source, scan, flow, block_loads, num_groups, lanes)
+        block_sums[0] = profit_sum
+        block_sums[1] = squared_step_distance
+        block_sums[2] = squared_anchor_distance
 
 
 @kernel
@@ -238,7 +246,7 @@ def certify(
     scan: PathScan,
     block_ptr: Int64Array,
     max_trie_nodes: int,
-    rows: ScenarioDemands,
+    demands: ScenarioDemands,
     stepped: FloatArray,
     price: FloatArray,
     loads: FloatArray,
@@ -256,58 +264,61 @@ def certify(
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
-        rows: demands of all scenarios.
+        demands: demands of all scenarios.
         stepped: (P,) splits of the last step, T(z) (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         loads: (blocks, G, E * L) link loads of the repaired splits, Gbit/s (written).
         sums: (blocks,) each block's part of the bound (written).
         lanes: tuple of length L.
     """
-    width = len(lanes)
-    groups = len(price)
+    num_lanes = len(lanes)
+    num_groups = len(price)
     for block in range(begin, end):
         # Price from the source to each trie node of one source, and flow of the path that ends
         # there, per scenario.
-        path_price = np.zeros((groups, max_trie_nodes * width))
-        flow = np.zeros((groups, max_trie_nodes * width))
+        path_price = np.zeros((num_groups, max_trie_nodes * num_lanes))
+        flow = np.zeros((num_groups, max_trie_nodes * num_lanes))
         block_loads = loads[block]
         block_loads[:] = 0
-        profit = 0.0
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            _path_prices(s, scan, price, path_price, groups, lanes)
-            flow[:, : (scan.node_ptr[s + 1] - scan.node_ptr[s] + 1) * width] = 0
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+        profit_sum = 0.0
+        for source in range(block_ptr[block], block_ptr[block + 1]):
+            _path_prices(source, scan, price, path_price, num_groups, lanes)
+            flow[:, : (scan.node_ptr[source + 1] - scan.node_ptr[source] + 1) * num_lanes] = 0
+            first_path = scan.path_ptr[source]
+            for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 num_paths = scan.path_count[d]
                 lowest_price = np.inf
                 split_sum = 0.0
-                num_live = 0.0
+                num_live_paths = 0.0
                 # Clamp the splits to live paths.
-                for k in range(path, path + num_paths):
-                    num_live += rows.is_live[k]
-                    stepped[k] = stepped[k] * rows.is_live[k] if stepped[k] > 0 else 0.0
+                for k in range(first_path, first_path + num_paths):
+                    num_live_paths += demands.is_live[k]
+                    stepped[k] = stepped[k] * demands.is_live[k] if stepped[k] > 0 else 0.0
                     split_sum += stepped[k]
                 # Normalise them (a sum up to 1e-9 counts as 0), and find the cheapest path.
-                for k in range(path, path + num_paths):
+                for k in range(first_path, first_path + num_paths):
                     node = np.int64(scan.end_node[k])
                     if split_sum > 1e-9:
                         stepped[k] /= split_sum
-                    elif num_live > 0:
-                        stepped[k] = rows.is_live[k] / num_live
-                    for g in range(groups):
+                    elif num_live_paths > 0:
+                        stepped[k] = demands.is_live[k] / num_live_paths
+                    for g in range(num_groups):
                         store(
                             flow[g],
                             node,
-                            load(rows.rate, d * groups + g, lanes) * broadcast(stepped[k], lanes),
+                            load(demands.rate, d * num_groups + g, lanes)
+                            * broadcast(stepped[k], lanes),
                         )
                     lowest_price = min(
-                        lowest_price, _weighted_price(d, node, rows, path_price, groups, lanes)
+                        lowest_price,
+                        _weighted_price(d, node, demands, path_price, num_groups, lanes),
                     )
-                if num_live > 0:
-                    profit -= lowest_price
-                path += num_paths
-            _add_loads(s, scan, flow, block_loads, groups, lanes)
-        sums[block] = profit
+                # A demand without a live path adds nothing.
+                if num_live_paths > 0:
+                    profit_sum -= lowest_price
+                first_path += num_paths
+            _add_loads(source, scan, flow, block_loads, num_groups, lanes)
+        sums[block] = profit_sum
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -317,7 +328,7 @@ def respond(
     scan: PathScan,
     block_ptr: Int64Array,
     max_trie_nodes: int,
-    rows: ScenarioDemands,
+    demands: ScenarioDemands,
     stepped: FloatArray,
     price: FloatArray,
     sharpness: float,
@@ -336,7 +347,7 @@ def respond(
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
-        rows: demands of all scenarios.
+        demands: demands of all scenarios.
         stepped: (P,) splits (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         sharpness: q, inverse temperature of the softmax, Gbit/s.
@@ -346,38 +357,42 @@ def respond(
         fixed_splits: (n, K) splits of these demands.
         lanes: tuple of length L.
     """
-    width = len(lanes)
-    groups = len(price)
+    num_lanes = len(lanes)
+    num_groups = len(price)
     for block in range(begin, end):
         # Price from the source to each trie node of one source, per scenario; mean prices of the
         # paths of one demand.
-        path_price = np.zeros((groups, max_trie_nodes * width))
+        path_price = np.zeros((num_groups, max_trie_nodes * num_lanes))
         mean_price = np.empty(256)  # at least the number of paths, which is one byte
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            _path_prices(s, scan, price, path_price, groups, lanes)
-            path = scan.path_ptr[s]
-            next_fixed = fixed_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+        for source in range(block_ptr[block], block_ptr[block + 1]):
+            _path_prices(source, scan, price, path_price, num_groups, lanes)
+            first_path = scan.path_ptr[source]
+            next_fixed = fixed_ptr[source]
+            for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 num_paths = scan.path_count[d]
-                if next_fixed < fixed_ptr[s + 1] and fixed_demands[next_fixed] == d:
+                # Fixed demands keep their splits; the others respond to the prices.
+                if next_fixed < fixed_ptr[source + 1] and fixed_demands[next_fixed] == d:
                     for k in range(num_paths):
-                        stepped[path + k] = fixed_splits[next_fixed, k]
+                        stepped[first_path + k] = fixed_splits[next_fixed, k]
                     next_fixed += 1
                 else:
                     lowest_price = np.inf
                     weight_sum = 0.0
                     for k in range(num_paths):
-                        node = np.int64(scan.end_node[path + k])
-                        weighted = _weighted_price(d, node, rows, path_price, groups, lanes)
-                        mean_price[k] = weighted / max(rows.total[d], 1e-300)
+                        node = np.int64(scan.end_node[first_path + k])
+                        weighted_price_sum = _weighted_price(
+                            d, node, demands, path_price, num_groups, lanes
+                        )
+                        mean_price[k] = weighted_price_sum / max(demands.total[d], 1e-300)
                         lowest_price = min(lowest_price, mean_price[k])
                     # Softmax, relative to the cheapest path.
                     for k in range(num_paths):
-                        stepped[path + k] = (
+                        stepped[first_path + k] = (
                             np.exp(-sharpness * (mean_price[k] - lowest_price))
-                            * rows.is_live[path + k]
+                            * demands.is_live[first_path + k]
                         )
-                        weight_sum += stepped[path + k]
-                    for k in range(path, path + num_paths):
+                        weight_sum += stepped[first_path + k]
+                    # Scale to a sum of 1.
+                    for k in range(first_path, first_path + num_paths):
                         stepped[k] /= max(weight_sum, 1e-300)
-                path += num_paths
+                first_path += num_paths

@@ -79,22 +79,24 @@ class ScenarioPasses:
         packed = problem.paths.packed
         self._problem = problem
         self._scan = packed.scan
-        self._max_slots = packed.max_trie_nodes
+        self._max_trie_nodes = packed.max_trie_nodes
         self._groups = groups
         self._lanes = (0,) * width
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         self._operations = operations(packed, groups * width)
         num_blocks = len(self._block_ptr) - 1
         # E * L, entries of the links of one group.
-        self._row_size = packed.num_links * width
+        self._group_entries = packed.num_links * width
         # (P,) splits of the iterate z, the Halpern anchor z_0, the step T(z) and the incumbent.
-        self._current, self._anchor, self._stepped, self._best = np.zeros((4, packed.num_paths))
+        self._current, self._anchor, self._stepped, self._incumbent_splits = np.zeros(
+            (4, packed.num_paths)
+        )
         # Results of the passes for each block of sources: link loads in Gbit/s; profit and squared
         # distances to z and z_0; demands' part of the dual bound.
-        self._block_loads = np.zeros((num_blocks, groups, self._row_size))
+        self._block_loads = np.zeros((num_blocks, groups, self._group_entries))
         self._block_sums = np.zeros((num_blocks, 3))
         self._profits = np.zeros(num_blocks)
-        self._scratch = make_scratch(groups * self._row_size, 1, 1, np.float64)
+        self._scratch = make_scratch(groups * self._group_entries, 1, 1, np.float64)
         self._has_incumbent = False
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
@@ -123,35 +125,38 @@ class ScenarioPasses:
         # L,); loads of each group, (E * L,).
         demand = np.zeros((groups * width, num_demands))
         demand[: problem.batch] = problem.demand.numpy()
-        rate = np.empty((groups, num_demands * width))
-        full_load, trial_load = np.empty((2, groups, self._row_size))
+        routable_rates = np.empty((groups, num_demands * width))
+        full_load, trial_load = np.empty((2, groups, self._group_entries))
         # Link arrays of one group, equal in all groups.
         capacity = problem.capacity[0].numpy()
         # (E * L,) whether each link works, also in lanes without a scenario.
         live = np.repeat(capacity > 0, width)
-        lane_inverse = np.where(live, 1 / np.where(live, np.repeat(capacity, width), 1), 0.0)
-        path_cost = np.where(live, 0.0, kernels.FAILED_PRICE)
+        inverse_capacity_rows = np.where(
+            live, 1 / np.where(live, np.repeat(capacity, width), 1), 0.0
+        )
+        link_cost = np.where(live, 0.0, kernels.FAILED_PRICE)
         # (D * L,) h of each demand, equal in all lanes.
         h_rows = np.empty(num_demands * width)
         # Loads of the full and of the trial routing, per group.
         for g in range(groups):
             measurements = certificates.Measurements(
                 inverse_capacity_sum=h_rows,
-                live_demand=rate[g],
-                full_load=np.zeros((num_blocks, self._row_size)),
-                trial_load=np.zeros((num_blocks, self._row_size)),
+                live_demand=routable_rates[g],
+                full_load=np.zeros((num_blocks, self._group_entries)),
+                trial_load=np.zeros((num_blocks, self._group_entries)),
                 demand_value_sum=np.zeros((num_blocks, width)),
             )
+            # (D * L,) demands of the group, lanes side by side.
             group_demand = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
             # Values of 0, no utility, and a trial routing of even splits, as all demand is carried.
             with threads_for(self._operations // groups):
                 certificates.measure(
                     self._scan,
                     self._block_ptr,
-                    self._max_slots,
+                    self._max_trie_nodes,
                     group_demand,
-                    lane_inverse,
-                    path_cost,
+                    inverse_capacity_rows,
+                    link_cost,
                     one_step(np.zeros(1)),
                     None,
                     True,
@@ -162,15 +167,16 @@ class ScenarioPasses:
             trial_load[g] = measurements.trial_load.sum(0)
         # Regroup the demands from (G, D * L) to (D * G * L,).
         inverse_capacity_sum = h_rows[::width].copy()
-        total_demand = rate.reshape(groups, num_demands, width).sum((0, 2))
+        total_demand = routable_rates.reshape(groups, num_demands, width).sum((0, 2))
         self._demand_rows = scenario_kernels.ScenarioDemands(
             rate=np.ascontiguousarray(
-                rate.reshape(groups, num_demands, width).transpose(1, 0, 2)
+                routable_rates.reshape(groups, num_demands, width).transpose(1, 0, 2)
             ).reshape(-1),
             total=total_demand,
             inverse_capacity_sum=inverse_capacity_sum,
             is_live=self._path_rows(problem.path_mask[:1].to(torch.float64).numpy()),
         )
+        # Sums (1,): all scenarios are one program; its demands have no value.
         ones = np.ones(1)
         return ProgramSums(
             full_load.reshape(-1),
@@ -225,7 +231,7 @@ class ScenarioPasses:
             scenario_kernels.respond(
                 self._scan,
                 self._block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._demand_rows,
                 self._stepped,
                 price.reshape(self._groups, -1),
@@ -257,6 +263,7 @@ class ScenarioPasses:
         for _ in range(num_iterations):
             is_restarting = kernels.begin_iteration(program, dual, control, scratch, 1)
             self._step(self._block_ptr, is_restarting=is_restarting)
+            # Loads and sums of all blocks, as those of a single block.
             scratch.block_load[0] = self._block_loads.sum(0).reshape(-1)
             scratch.block_sums[0] = self._block_sums.sum(0)
             scenario_kernels.end_iteration(program, dual, control, scratch)
@@ -275,7 +282,7 @@ class ScenarioPasses:
             scenario_kernels.step(
                 self._scan,
                 block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._demand_rows,
                 self._current,
                 self._anchor,
@@ -307,7 +314,7 @@ class ScenarioPasses:
             scenario_kernels.certify(
                 self._scan,
                 self._block_ptr,
-                self._max_slots,
+                self._max_trie_nodes,
                 self._demand_rows,
                 self._stepped,
                 price_plus_cost.reshape(self._groups, -1),
@@ -318,7 +325,7 @@ class ScenarioPasses:
         return self._block_loads.sum(0).reshape(-1), self._profits.sum(keepdims=True)
 
     def project_round(
-        self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
+        self, load_ratio: FloatArray, unused_capacity: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Raise an error: flows are not projected onto the capacities.
 
@@ -327,14 +334,15 @@ class ScenarioPasses:
         """
         raise NotImplementedError
 
-    def keep(self, lanes: list[int]) -> None:
+    def keep(self, matrices: list[int]) -> None:
         """Store the splits of the last step as the incumbent.
 
         Args:
-            lanes: [0] if they are better than the incumbent, else []; the first call always stores.
+            matrices: [0] if they are better than the incumbent, else []; the first call stores them
+            anyway.
         """
-        if lanes or not self._has_incumbent:
-            self._best[:] = self._stepped
+        if matrices or not self._has_incumbent:
+            self._incumbent_splits[:] = self._stepped
             self._has_incumbent = True
 
     def reload_incumbent(self) -> FloatArray:
@@ -347,7 +355,7 @@ class ScenarioPasses:
 
     def best_splits(self) -> FloatArray:
         """Return the incumbent splits, (1, D, K)."""
-        return self._unpacked_splits(self._best)
+        return self._unpacked_splits(self._incumbent_splits)
 
     def stepped_splits(self) -> FloatArray:
         """Return the (1, D, K) splits of T(z), the last PDHG step."""
@@ -412,16 +420,16 @@ def solve_scenarios(
     # Largest weight of each scenario in the risk measure.
     limits = _limits(problem.batch, weights, tail)
     # Drop scenarios without weight, which would affect the step sizes.
-    counted_rows = torch.from_numpy(np.flatnonzero(limits))
-    counted = problem.rows(counted_rows)
+    weighted_rows = torch.from_numpy(np.flatnonzero(limits))
+    weighted_scenarios = problem.rows(weighted_rows)
     limits = limits[limits > 0]
     # Search to the target gap, from the warm start or from sampled demands.
     state = None
     if warm_start is not None:
-        state = _warm_start_state(problem, warm_start, counted_rows)
-    engine, sampled = _make_engine(counted, limits, state, gap)
+        state = _warm_start_state(problem, warm_start, weighted_rows)
+    engine, sampled = _make_engine(weighted_scenarios, limits, state, gap)
     search = Search(
-        _minimisation(counted.row(0)),
+        _minimisation(weighted_scenarios.row(0)),
         engine,
         gap,
         max_iterations,
@@ -429,13 +437,13 @@ def solve_scenarios(
         begin,
         may_stall=False,
         sampled=sampled,
-        is_large=_is_large(counted),
+        is_large=_is_large(weighted_scenarios),
     )
     iterations, stop = complete(search.iterate(Deadline(begin + deadline), warm=state is not None))
     # Prices of all scenarios; 0 for those without weight.
     best_splits, best_prices = engine.incumbent()
     prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
-    prices[counted_rows] = _prices_by_scenario(engine, best_prices)
+    prices[weighted_rows] = _prices_by_scenario(engine, best_prices)
     return ScenarioResult(
         splits=best_splits[0],
         prices=prices,
@@ -464,7 +472,7 @@ def _check_supported(problem: Problem, tail: float, gap: float) -> None:
             "scenarios",
             condition.name,
             "shared splits of several scenarios do not support this condition",
-            "drop the condition",
+            "remove the condition",
         )
     if problem.steps is not None:
         raise InputError.invalid(
@@ -479,7 +487,7 @@ def _check_supported(problem: Problem, tail: float, gap: float) -> None:
         raise InputError.invalid(
             "scenarios",
             "capacity",
-            "no scenario, or scenarios with different capacities",
+            "there is no scenario, or the scenarios have different capacities",
             "give at least one scenario, and the same capacities for all",
         )
     if not 0 <= tail <= 1:
@@ -489,54 +497,54 @@ def _check_supported(problem: Problem, tail: float, gap: float) -> None:
 
 
 def _warm_start_state(
-    problem: Problem, warm_start: tuple[Tensor, Tensor], counted_rows: Tensor
+    problem: Problem, warm_start: tuple[Tensor, Tensor], weighted_rows: Tensor
 ) -> SolveState:
     """Return the engine's start from the splits and prices of an earlier result.
 
     Args:
         problem: all S scenarios.
         warm_start: splits (D, K) and prices (S, E).
-        counted_rows: indices of the scenarios with weight.
+        weighted_rows: indices of the scenarios with weight.
 
     Raises:
         InputError: splits or prices have another shape.
     """
     splits, prices = warm_start
-    expected = tuple(problem.paths.leaf.shape), tuple(problem.capacity.shape)
-    if (tuple(splits.shape), tuple(prices.shape)) != expected:
+    expected_shapes = tuple(problem.paths.leaf.shape), tuple(problem.capacity.shape)
+    if (tuple(splits.shape), tuple(prices.shape)) != expected_shapes:
         raise InputError(
             "scenarios",
             "warm_start",
-            f"splits and prices of the shapes {expected[0]} and {expected[1]}",
+            f"splits and prices of the shapes {expected_shapes[0]} and {expected_shapes[1]}",
             f"{tuple(splits.shape)} and {tuple(prices.shape)}",
         )
-    return SolveState(splits[None].to(torch.float64), prices[counted_rows])
+    return SolveState(splits[None].to(torch.float64), prices[weighted_rows])
 
 
 def _make_engine(
-    counted: Problem, limits: FloatArray, state: SolveState | None, gap: float
+    weighted_scenarios: Problem, limits: FloatArray, state: SolveState | None, gap: float
 ) -> tuple[ScenarioEngine | DroppedFlowEngine, SampledScenarios | None]:
     """Return the engine of the objective, and its start from sampled demands on large networks.
 
     Args:
-        counted: scenarios with weight.
+        weighted_scenarios: scenarios with weight.
         limits: (S,) largest weight of each of them in the risk measure, positive.
         state: warm start; None for a cold start.
         gap: target gap.
     """
-    if counted.objective.name is ObjectiveName.TOTAL_FLOW:
-        return DroppedFlowEngine(counted, limits, state), None
-    engine = ScenarioEngine(counted, limits, state)
-    if not sampled_start.is_faster(counted.paths, gap):
+    if weighted_scenarios.objective.name is ObjectiveName.TOTAL_FLOW:
+        return DroppedFlowEngine(weighted_scenarios, limits, state), None
+    engine = ScenarioEngine(weighted_scenarios, limits, state)
+    if not sampled_start.is_faster(weighted_scenarios.paths, gap):
         return engine, None
-    return engine, SampledScenarios(counted, limits, engine, gap)
+    return engine, SampledScenarios(weighted_scenarios, limits, engine, gap)
 
 
-def _is_large(counted: Problem) -> bool:
+def _is_large(weighted_scenarios: Problem) -> bool:
     """Whether an iteration over the scenarios takes longer than a test of its bound."""
-    if counted.objective.name is ObjectiveName.TOTAL_FLOW:
+    if weighted_scenarios.objective.name is ObjectiveName.TOTAL_FLOW:
         return False
-    return counted.batch * counted.paths.scan_size > LARGE_WORK
+    return weighted_scenarios.batch * weighted_scenarios.paths.scan_size > LARGE_WORK
 
 
 def _prices_by_scenario(engine: ScenarioEngine | DroppedFlowEngine, best_prices: Tensor) -> Tensor:
@@ -582,6 +590,7 @@ def _limits(num_scenarios: int, weights: FloatArray | None, tail: float) -> Floa
         raise InputError(
             "scenarios", "weights", f"{num_scenarios} numbers >= 0, not all 0", weights
         )
+    # Weights with the sum 1, over the worst share 1 - tail.
     weights = weights / weights.sum()
     return np.minimum(weights / (1 - tail), 1.0) if tail < 1 else (weights > 0).astype(np.float64)
 
@@ -603,6 +612,7 @@ class ScenarioEngine(FusedEngine):
         self._group_width = next((width for width in widths if width >= problem.batch), widths[-1])
         self._groups = math.ceil(problem.batch / self._group_width)
         passes = ScenarioPasses(self._scenarios, self._groups, self._group_width)
+        # Prices of the warm start in groups, as the engine stores link arrays.
         if state is not None:
             state = SolveState(
                 state.splits, torch.from_numpy(self._group_scenarios(state.prices.numpy())[None])
@@ -611,15 +621,19 @@ class ScenarioEngine(FusedEngine):
 
     def _group_scenarios(self, values: FloatArray) -> FloatArray:
         """Convert link values (S, E) to groups (G * E * L,), 0 in lanes without a scenario."""
-        padded = np.zeros((self._groups * self._group_width, values.shape[1]))
-        padded[: len(values)] = values
-        return padded.reshape(self._groups, self._group_width, -1).transpose(0, 2, 1).reshape(-1)
+        lane_values = np.zeros((self._groups * self._group_width, values.shape[1]))
+        lane_values[: len(values)] = values
+        return (
+            lane_values.reshape(self._groups, self._group_width, -1).transpose(0, 2, 1).reshape(-1)
+        )
 
     def split_scenarios(self, values: FloatArray) -> Tensor:
         """Convert link values in groups (G * E * L,) to one row per scenario, (S, E)."""
-        grouped = values.reshape(self._groups, -1, self._group_width).transpose(0, 2, 1)
+        lane_values = values.reshape(self._groups, -1, self._group_width).transpose(0, 2, 1)
         return torch.from_numpy(
-            grouped.reshape(self._groups * self._group_width, -1)[: self._scenarios.batch].copy()
+            lane_values.reshape(self._groups * self._group_width, -1)[
+                : self._scenarios.batch
+            ].copy()
         )
 
     def respond_to(
@@ -676,9 +690,15 @@ class ScenarioEngine(FusedEngine):
         Args:
             capacity_value: (G * E * L,) y of each link and scenario, price times capacity.
         """
-        scenario_value = self.split_scenarios(capacity_value).sum(1).numpy()
+        # Sum of y in each scenario, which must not exceed its limit.
+        scenario_dual_sum = self.split_scenarios(capacity_value).sum(1).numpy()
         return np.array(
-            [max(float(scenario_value.sum()), float((scenario_value / self._all_limits).max()))]
+            [
+                max(
+                    float(scenario_dual_sum.sum()),
+                    float((scenario_dual_sum / self._all_limits).max()),
+                )
+            ]
         )
 
     def _max_utilisation(self, utilisation: FloatArray) -> FloatArray:
@@ -687,8 +707,8 @@ class ScenarioEngine(FusedEngine):
         Args:
             utilisation: (G * E * L,) utilisation of each link in each scenario.
         """
-        theta = self.split_scenarios(utilisation).amax(1)
-        return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
+        scenario_max_utilisation = self.split_scenarios(utilisation).amax(1)
+        return tail_mean(scenario_max_utilisation, torch.from_numpy(self._all_limits)).numpy()[None]
 
 
 class SampledScenarios:
@@ -711,7 +731,7 @@ class SampledScenarios:
         self._scenario_limits = limits
         self._engine = engine
         self._gap = gap
-        self._size = sampled_start.first_size(problem.paths, gap)
+        self._sample_size = sampled_start.first_size(problem.paths, gap)
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """Solve the next, larger sample and restart the engine at the response to its prices.
@@ -725,29 +745,30 @@ class SampledScenarios:
             too large.
         """
         problem = self._problem
-        size = self._size
-        if size > sampled_start.MAX_SHARE * problem.paths.num_demands:
+        sample_size = self._sample_size
+        if sample_size > sampled_start.MAX_SHARE * problem.paths.num_demands:
             return False
-        self._size = sampled_start.SAMPLE_GROWTH * size
+        self._sample_size = sampled_start.SAMPLE_GROWTH * sample_size
         begin = time.perf_counter()
         # Draw demands by their mean over the scenarios.
         demand = problem.demand.to(torch.float64)
-        drawn, probability = sample.draw_demands(demand.mean(0).numpy(), size)
-        if not len(drawn):
+        drawn_demands, probability = sample.draw_demands(demand.mean(0).numpy(), sample_size)
+        if not len(drawn_demands):
             return False
-        paths = subset.of_demands(problem.paths, drawn)
-        sampled = dataclasses.replace(
+        # Program of these demands, at demand / probability, so that expected loads are unchanged.
+        paths = subset.of_demands(problem.paths, drawn_demands)
+        sampled_problem = dataclasses.replace(
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
-            demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(probability),
-            demand_value=problem.demand_value[: len(drawn)],
+            demand=demand[:, torch.from_numpy(drawn_demands)] / torch.from_numpy(probability),
+            demand_value=problem.demand_value[: len(drawn_demands)],
         )
         # Solve the sample from a cold start, without progress reports; respond to its prices.
-        engine = ScenarioEngine(sampled, self._scenario_limits, None)
-        search = Search(
-            sampled.row(0),
-            engine,
+        sample_engine = ScenarioEngine(sampled_problem, self._scenario_limits, None)
+        sample_search = Search(
+            sampled_problem.row(0),
+            sample_engine,
             sampled_start.SAMPLE_GAP * self._gap,
             sampled_start.MAX_ITERATIONS,
             None,
@@ -755,13 +776,14 @@ class SampledScenarios:
             may_stall=False,
             is_large=False,
         )
-        yield from search.iterate(deadline, warm=False)
-        splits, prices = engine.incumbent()
+        yield from sample_search.iterate(deadline, warm=False)
+        splits, prices = sample_engine.incumbent()
+        # Demands that were certain to be drawn keep their splits.
         is_certain = probability >= 1
         self._engine.respond_to(
             prices[0].numpy(),
-            float(search.value),
-            drawn[is_certain],
+            float(sample_search.value),
+            drawn_demands[is_certain],
             splits[0].numpy()[is_certain],
         )
         return True

@@ -1,8 +1,9 @@
 """Sharded solve of one matrix, for path sets beyond memory or shared by several processes.
 
-:class:`ShardedProblem` runs the engine, samples and search of :func:`teal.solvers.pdhg.solve`; the
-passes over paths run on shards (:mod:`shards`). Samples are drawn from all demands at once, with
-one factor, so that the sample and its prices do not depend on the number of shards.
+:class:`ShardedProblem` runs the engine, samples and search of
+:func:`teal.solvers.pipeline.solve`; the passes over paths run on shards (:mod:`shards`). Samples
+are drawn from all demands at once, with one factor, so that the sample and its prices do not depend
+on the number of shards.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class ShardedProblem:
             raise InputError.invalid(
                 "shards",
                 "demand",
-                f"an array of shape {demand.shape}, or rates that are negative or not finite",
+                f"its shape is {demand.shape}, or a rate is negative or not finite",
                 f"give {len(pairs)} finite rates >= 0, one per node pair",
             )
         if num_shards < 1:
@@ -121,22 +122,26 @@ class ShardedProblem:
             else self.objective.demand_value(None, 1)
         )
         # Divide the demands into shards of whole sources.
-        parts = divide(pairs, num_shards)
-        self._first_demand = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
+        demand_ranges = divide(pairs, num_shards)
+        self._first_demand = np.array(
+            [0, *(demand_range.stop for demand_range in demand_ranges)], dtype=np.int64
+        )
         shards = [
             ShardDemands(
-                part.start,
-                pairs[part],
-                demand[part],
-                self._value[part] if len(self._value) > 1 else self._value,
+                demand_range.start,
+                pairs[demand_range],
+                demand[demand_range],
+                self._value[demand_range] if len(self._value) > 1 else self._value,
             )
-            for part in parts
+            for demand_range in demand_ranges
         ]
         # The backend computes missing paths and holds the demands; the problem here has capacities
         # and costs only.
-        arguments = topology, self._search, shards, self.objective.rules.carries_all
+        backend_arguments = topology, self._search, shards, self.objective.rules.carries_all
         self.backend: ShardBackend = (
-            backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
+            backend(*backend_arguments)
+            if backend
+            else OneProcess(*backend_arguments, _STATE_BYTES, report)
         )
         self.network = self._problem_without_demands(capacity)
 
@@ -169,8 +174,10 @@ class ShardedProblem:
             self.topology.graph_key(),
         )
         # Zero costs at first: latency costs need the longest path of all shards.
-        plain = Objective()
-        problem = Problem.create(self.topology, paths, plain, np.zeros((1, 0)), capacity=capacity)
+        total_flow_objective = Objective()
+        problem = Problem.create(
+            self.topology, paths, total_flow_objective, np.zeros((1, 0)), capacity=capacity
+        )
         latency = self.topology.latency
         cost = self.objective.link_cost(
             self.topology, lambda: max(self.backend.apply(_longest_path, latency))
@@ -179,28 +186,30 @@ class ShardedProblem:
             problem, objective=self.objective, link_cost=torch.from_numpy(cost)
         )
 
-    def _draw(self, size: int, row: int) -> sample.Sample:
+    def _draw(self, size: int, stream: int) -> sample.Sample:
         """Draw a sample of about ``size`` demands, with paths from all shards.
 
         Args:
             size: expected number of demands.
-            row: index of the random stream.
+            stream: index of the random stream.
         """
-        demands, probability = sample.draw_demands(self._demand, size, row)
+        drawn_demands, probability = sample.draw_demands(self._demand, size, stream)
         # Indices of the drawn demands within each shard.
-        ends = np.searchsorted(demands, self._first_demand)
+        shard_bounds = np.searchsorted(drawn_demands, self._first_demand)
         shard_demands = [
-            demands[begin:end] - first
-            for (begin, end), first in zip(
-                itertools.pairwise(ends), self._first_demand, strict=False
+            drawn_demands[begin:end] - first_demand
+            for (begin, end), first_demand in zip(
+                itertools.pairwise(shard_bounds), self._first_demand, strict=False
             )
         ]
         paths = path_subset.joined(self.backend.subsets(shard_demands))
         value = torch.from_numpy(
-            self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands))
+            self._value[drawn_demands]
+            if len(self._value) > 1
+            else self._value.repeat(len(drawn_demands))
         )
         return sample.make_sample(
-            self.network, demands, probability, self._demand[demands], value, paths
+            self.network, drawn_demands, probability, self._demand[drawn_demands], value, paths
         )
 
     @torch.no_grad()
@@ -221,7 +230,7 @@ class ShardedProblem:
             report: progress callback, called after each full gap check.
         """
         begin = time.perf_counter()
-        sent_before = self.backend.sent_bytes
+        bytes_sent_before = self.backend.sent_bytes
         # Clear the splits of an earlier search.
         self.backend.total("clear")
         # Engine over the shards, started from samples of all demands.
@@ -261,7 +270,7 @@ class ShardedProblem:
             prices=engine.incumbent()[1][0].numpy(),
             iterations=iterations,
             rounds=passes.rounds,
-            sent_bytes=self.backend.sent_bytes - sent_before,
+            sent_bytes=self.backend.sent_bytes - bytes_sent_before,
             solve_s=time.perf_counter() - begin,
             stopped_by=stop,
         )
@@ -285,9 +294,10 @@ def _min_served_fraction(allocated: Allocated, capacity: FloatArray) -> float:
         allocated: the shard's allocation.
         capacity: (E,) current capacities, Gbit/s.
     """
-    failed = torch.from_numpy((capacity <= 0).astype(np.float64))[None]
+    failure_flags = torch.from_numpy((capacity <= 0).astype(np.float64))[None]
     is_live = (
-        allocated.paths.mask & (make_path_ops(allocated.paths).path_max(failed)[0][0] == 0).numpy()
+        allocated.paths.mask
+        & (make_path_ops(allocated.paths).path_max(failure_flags)[0][0] == 0).numpy()
     )
     is_counted = is_live.any(1) & (allocated.demands.demand > 0)
     return float(np.where(is_counted, allocated.splits.sum(1), np.inf).min(initial=np.inf))

@@ -131,6 +131,7 @@ class ShardWorker:
         self._folder = folder
         self._shards: list[PathShard] = []
         self.num_paths = self.num_nodes = 0
+        # Compute the paths of each shard, or open those on disk; count paths and trie nodes.
         for demands in shards:
             shard = compute_shard(topology, demands.pairs, search)
             packed = shard.packed()
@@ -145,7 +146,7 @@ class ShardWorker:
             require_disk(folder, self.state_bytes, "the state of the shards")
         # Index of the buffer with the incumbent flows of each shard; -1 without an incumbent.
         self._incumbent_buffer = [-1] * len(self._shards)
-        self._open: dict[int, PathPasses] = {}
+        self._open_passes: dict[int, PathPasses] = {}
         for index, demands in enumerate(shards):
             self._passes(index).set_demand(demands.demand[None])
 
@@ -157,16 +158,16 @@ class ShardWorker:
     def total(
         self,
         name: str,
-        shared: tuple[Any, ...],
-        each: Sequence[tuple[Any, ...]],
+        shared_arguments: tuple[Any, ...],
+        arguments_by_shard: Sequence[tuple[Any, ...]],
         options: dict[str, Any],
     ) -> Any:
         """Call a method of :class:`PathPasses` on every shard and add up the results.
 
         Args:
             name: name of the method.
-            shared: arguments of all calls.
-            each: further arguments of each shard.
+            shared_arguments: arguments of all calls.
+            arguments_by_shard: further arguments of each shard.
             options: keyword arguments of all calls.
 
         Returns:
@@ -174,10 +175,12 @@ class ShardWorker:
             nothing.
         """
         sums: list[FloatArray] | None = None
-        for index, arguments in enumerate(each):
+        for index, arguments in enumerate(arguments_by_shard):
             passes = self._passes(index)
-            result = getattr(passes, name)(*shared, *arguments, **options)
+            # Call the method, and store which buffer has the incumbent now.
+            result = getattr(passes, name)(*shared_arguments, *arguments, **options)
             self._incumbent_buffer[index] = passes.incumbent_buffer
+            # Add the returned arrays to the sums.
             if result is not None:
                 result = result if isinstance(result, tuple) else (result,)
                 sums = (
@@ -221,8 +224,8 @@ class ShardWorker:
 
     def _passes(self, index: int) -> PathPasses:
         """Return the passes over a shard, mapped from disk where the state exceeds memory."""
-        if index in self._open:
-            return self._open[index]
+        if index in self._open_passes:
+            return self._open_passes[index]
         shard = self._shards[index]
         arrays: ArrayStorage = (
             InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
@@ -240,7 +243,7 @@ class ShardWorker:
             self._incumbent_buffer[index],
         )
         if self.is_in_memory:
-            self._open[index] = passes
+            self._open_passes[index] = passes
         return passes
 
 
@@ -372,10 +375,10 @@ class ShardPasses:
     """
 
     def __init__(
-        self, backend: ShardBackend, first: Int64Array, num_links: int, num_paths: int
+        self, backend: ShardBackend, first_demand: Int64Array, num_links: int, num_paths: int
     ) -> None:
         self._backend = backend
-        self._first = first
+        self._first_demand = first_demand
         self._no_splits = np.zeros((1, 0, num_paths))
         self._scratch = make_scratch(num_links, 1, 1, np.float32)
         # Number of calls to all shards.
@@ -432,14 +435,18 @@ class ShardPasses:
             (E,) loads and (E,) elasticities; of length 0 if not ``is_summing``.
         """
         # Send each shard its fixed demands, by their indices within the shard.
-        ends = np.searchsorted(fixed_demands, self._first)
-        parts = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
-        each = [
-            (fixed_demands[rows] - first, np.ascontiguousarray(fixed_splits[rows]), lane)
-            for rows, first in zip(parts, self._first, strict=False)
+        fixed_bounds = np.searchsorted(fixed_demands, self._first_demand)
+        fixed_ranges = [slice(begin, end) for begin, end in itertools.pairwise(fixed_bounds)]
+        shard_arguments = [
+            (
+                fixed_demands[fixed_range] - first_demand,
+                np.ascontiguousarray(fixed_splits[fixed_range]),
+                lane,
+            )
+            for fixed_range, first_demand in zip(fixed_ranges, self._first_demand, strict=False)
         ]
         load, elasticity = self._total(
-            "respond", price_plus_cost, sharpness, each=each, is_summing=is_summing
+            "respond", price_plus_cost, sharpness, each=shard_arguments, is_summing=is_summing
         )
         return load, elasticity
 
@@ -463,6 +470,7 @@ class ShardPasses:
         inverse_scale = kernels.value_scale(program, scratch)
         for i in range(num_iterations):
             is_restarting = kernels.begin_iteration(program, dual, control, scratch, 1)
+            # Primal step in the shards; the sums over all shards are those of a single block.
             scratch.block_load[0], scratch.block_sums[0] = self._total(
                 "step",
                 scratch.price,
@@ -487,7 +495,7 @@ class ShardPasses:
         return load, profit
 
     def project_round(
-        self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
+        self, load_ratio: FloatArray, unused_capacity: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Run a round of the projection: scale requested flows to the capacities, then request
         unserved demand.
@@ -495,7 +503,7 @@ class ShardPasses:
         Args:
             load_ratio: (E,) load over capacity in the first round, requested load over residual
                 capacity in later ones.
-            unused: (E,) capacity open to requests, Gbit/s.
+            unused_capacity: (E,) capacity open to requests, Gbit/s.
             is_first: whether this is the first round.
             is_last: whether to skip new requests.
 
@@ -504,13 +512,13 @@ class ShardPasses:
             link costs.
         """
         load, requested, value = self._total(
-            "project_round", load_ratio, unused, is_first=is_first, is_last=is_last
+            "project_round", load_ratio, unused_capacity, is_first=is_first, is_last=is_last
         )
         return load, requested, value
 
-    def keep(self, lanes: list[int]) -> None:
-        """Store the flows of the last check as the incumbent of the matrices in ``lanes``."""
-        self._total("keep", lanes)
+    def keep(self, matrices: list[int]) -> None:
+        """Store the flows of the last check as the incumbent of the matrices in ``matrices``."""
+        self._total("keep", matrices)
 
     def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows for another projection; return their loads (E,), Gbit/s."""

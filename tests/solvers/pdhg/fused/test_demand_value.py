@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from teal.problem.prox import project_box_plainly
+from teal.problem.prox import project_box_in_torch
 from teal.problem.sets import Capped
 from teal.solvers.pdhg.fused.demand_value import capped_profit, capped_shift
 
@@ -29,7 +29,7 @@ def test_caps_in_kernels_are_those_of_the_demand_set(width: int) -> None:
             capped_shift(moved.reshape(-1), cap.reshape(-1), 0, n, lanes, shift)
             capped_profit(profit.reshape(-1), cap.reshape(-1), 0, n, lanes, is_used, best)
             caps = torch.from_numpy(cap.T.copy())[:, None]
-            expected = project_box_plainly(
+            expected = project_box_in_torch(
                 torch.from_numpy(moved.T.copy())[:, None], caps, torch.ones_like(caps)
             )
             np.testing.assert_allclose(np.clip(moved - shift, 0, cap).T, expected[:, 0], atol=1e-12)
