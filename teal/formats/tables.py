@@ -140,7 +140,7 @@ def _file_source(path: Path) -> _TableSource:
             columns = list(pq.read_schema(path).names)
 
             def parquet_batches() -> Any:
-                return pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
+                return map(_with_plain_texts, pq.ParquetFile(path).iter_batches(_BATCH_ROWS))
 
             # No separator, and rows are counted from 0.
             return _TableSource(where, path.stem, columns, parquet_batches, "", None)
@@ -153,6 +153,22 @@ def _file_source(path: Path) -> _TableSource:
         )
     except (pa.ArrowException, OSError, KeyError) as error:
         raise _unreadable_table_error(where, error) from None
+
+
+def _with_plain_texts(batch: Any) -> Any:
+    """Return an Arrow batch with all columns of texts as type string.
+
+    Polars writes large strings, pandas dictionaries for categories.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for column in batch.columns:
+        is_dictionary = pa.types.is_dictionary(column.type)
+        text_type = column.type.value_type if is_dictionary else column.type
+        is_text = pa.types.is_large_string(text_type) or pa.types.is_string(text_type)
+        columns.append(column.cast(pa.string()) if is_text else column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _unreadable_table_error(where: str, error: Exception) -> InputError:
@@ -551,7 +567,8 @@ def _open_csv(path: Path) -> tuple[Any, str]:
     import pyarrow as pa
     import pyarrow.csv as csv
 
-    with path.open(encoding="utf-8", errors="replace") as stream:
+    # Without a byte order mark, which pyarrow removes, too.
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
         first_line = stream.readline().rstrip("\r\n")
     delimiter = separator_of(first_line)
     # pyarrow needs the column names as they are after the quotes are removed.
@@ -846,7 +863,7 @@ def _parse_rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: 
     import pyarrow.compute as pc
 
     text = column
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if pa.types.is_string(column.type):
         text = pc.utf8_trim_whitespace(column)
         # Rewrite decimal commas and separators of thousands in Python's notation.
         if decimal is Decimal.COMMA:
@@ -893,7 +910,7 @@ def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
         raise InputError.invalid(
             where, "timestamp", "rows without a time", "fill in the empty cells"
         )
-    if types.is_string(column.type) or types.is_large_string(column.type):
+    if types.is_string(column.type):
         seconds = seconds_of_texts(column.to_pandas(), where, "timestamp")
     elif types.is_timestamp(column.type) or types.is_date(column.type):
         integers = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())

@@ -263,6 +263,44 @@ def test_demands_of_endpoints_of_one_pair_of_nodes_add_up(
     np.testing.assert_allclose(traffic.read(slice(None)), rates.sum(2), rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), "categories"])
+@pytest.mark.parametrize(
+    ("texts", "expected"), [(["2,5", "1,25"], [2.5, 1.25]), (["10.000"], None)]
+)
+def test_texts_of_every_arrow_type_are_read_alike(
+    tmp_path: Path, kind: Any, texts: list[str], expected: list[float] | None
+) -> None:
+    """Polars writes large strings, pandas dictionaries for categories."""
+    columns = {
+        "source": ["n0", "n2"][: len(texts)],
+        "target": ["n1", "n0"][: len(texts)],
+        "rate": texts,
+    }
+    arrays = {
+        name: pa.array(values).dictionary_encode()
+        if kind == "categories"
+        else pa.array(values, kind)
+        for name, values in columns.items()
+    }
+    parquet.write_table(pa.table(arrays), tmp_path / "x.parquet")
+    if expected is None:
+        with pytest.raises(InputError, match="ambiguous: 10 or 10000"):
+            load_traffic(str(tmp_path / "x.parquet"), _topology())
+    else:
+        traffic = load_traffic(str(tmp_path / "x.parquet"), _topology())
+        assert sorted(traffic.read([0])[0].tolist(), reverse=True) == expected
+
+
+def test_a_byte_order_mark_does_not_change_the_names_of_the_first_column(tmp_path: Path) -> None:
+    """Node names such as 007 stay texts."""
+    (tmp_path / "net.csv").write_text("source,target,capacity\n007,8,10\n8,007,10\n")
+    topology = load_topology(str(tmp_path / "net.csv"))
+    text = "source,target,rate\n007,8,2.5\n8,007,1\n"
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8-sig")
+    traffic = load_traffic(str(tmp_path / "x.csv"), topology)
+    assert sorted(traffic.read([0])[0].tolist()) == [1.0, 2.5]
+
+
 def test_a_traffic_table_without_a_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("timestamp,source,target\n1704067200,n0,n1\n")
     with pytest.raises(InputError, match=r"rate: expected columns timestamp, source, target, rate"):
