@@ -634,7 +634,13 @@ def with_tighter_free_bound(
     has_path = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
     demand = np.where(has_path, traffic.read([config.index])[0], 0.0)
     lists = CandidateLists.straight(dag, traffic.pairs)
-    problem = Problem.create(dag.topology, lists, Objective(config.objective), demand[None])
+    problem = Problem.create(
+        dag.topology,
+        lists,
+        Objective(config.objective),
+        demand[None],
+        weight=demand_weights(config, dag.topology, traffic, notify),
+    )
     bound = float(searched_free_bound(problem, _FREE_SEARCH_S))
     # Sense: 1 for a maximum, whose bounds improve downwards; -1 for a minimum.
     sense = problem.objective.rules.sense
