@@ -148,11 +148,12 @@ def read_prices(file: Path, topology: Topology) -> dict[str, FloatArray]:
         prices (E,) of each matrix, by its name in the table; "" without the column matrix.
 
     Raises:
-        InputError: the file or a column is missing; an unknown link; a price that is not a number
-            of at least 0.
+        InputError: the file or a column is missing; an unknown link, or one that is listed twice; a
+            price that is not a number of at least 0.
     """
     link_index = _link_indices(topology)
     prices: dict[str, FloatArray] = {}
+    priced: set[tuple[str, int]] = set()
     try:
         with file.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
@@ -171,7 +172,16 @@ def read_prices(file: Path, topology: Topology) -> dict[str, FloatArray]:
             raise InputError(location, "link", f"a link of {topology.name}", repr(link_name))
         matrix_name = row.get("matrix") or ""
         matrix_prices = prices.setdefault(matrix_name, np.zeros(topology.num_links))
-        matrix_prices[link_index[link_name]] = amount_of(row.get("price"), location, "price")
+        link = link_index[link_name]
+        if (matrix_name, link) in priced:
+            raise InputError.invalid(
+                location,
+                "link",
+                f"the price of {link_name} is stated twice",
+                "keep one of the rows",
+            )
+        priced.add((matrix_name, link))
+        matrix_prices[link] = amount_of(row.get("price"), location, "price")
     return prices or {"": np.zeros(topology.num_links)}
 
 
@@ -260,7 +270,8 @@ def _decompose(
         location: file, for messages.
 
     Raises:
-        InputError: flow that is not conserved at a node other than source and target.
+        InputError: flow that is not conserved at a node other than source and target, or that runs
+            from the target to the source.
     """
     source, target, _ = demand_key
     names = topology.node_names
@@ -270,10 +281,17 @@ def _decompose(
         net_outflow[int(topology.link_source[link])] += amount
         net_outflow[int(topology.link_target[link])] -= amount
     total_flow = max(net_outflow[source], 0.0)
+    tolerance = _BALANCE_TOLERANCE * max(total_flow, max(link_flow.values()))
+    if net_outflow[source] < -tolerance:
+        raise InputError.invalid(
+            location,
+            "link, flow",
+            f"the flow from {names[source]} to {names[target]} runs from {names[target]} to "
+            f"{names[source]}: {-net_outflow[source]:.9g} Gbit/s",
+            "state the links of the other direction",
+        )
     for node, node_surplus in net_outflow.items():
-        if node not in (source, target) and abs(node_surplus) > _BALANCE_TOLERANCE * max(
-            total_flow, max(link_flow.values())
-        ):
+        if node not in (source, target) and abs(node_surplus) > tolerance:
             raise InputError.invalid(
                 location,
                 "link, flow",

@@ -11,7 +11,7 @@ import pytest
 from teal.errors import InputError
 from teal.formats.allocations import Demand
 from teal.network import all_pairs, compute_paths
-from teal.proofs.flows import PathFlows, read_flows, splits_over
+from teal.proofs.flows import PathFlows, read_flows, read_prices, splits_over
 from teal.testing import make_topology, random_topology
 
 # a -> b -> d and a -> c -> d, two parallel links b -> d, and the way back d -> a.
@@ -102,6 +102,23 @@ def test_flow_that_is_not_conserved_is_named_with_its_node(tmp_path: Path) -> No
     text = "source,target,link,flow\nn0,n3,0,3\nn0,n3,1,1\n"
     with pytest.raises(InputError, match=r"conserved at n1: .* -2 Gbit/s"):
         read_flows(_write(tmp_path / "x.csv", text), _DIAMOND)
+
+
+def test_flow_that_runs_from_target_to_source_is_refused(tmp_path: Path) -> None:
+    """Links 0 and 1 lead from n0 to n3, so that the demand from n3 to n0 has no flow there."""
+    text = "source,target,link,flow\nn3,n0,0,2\nn3,n0,1,2\n"
+    with pytest.raises(InputError, match="from n3 to n0 runs from n0 to n3: 2 Gbit/s"):
+        read_flows(_write(tmp_path / "x.csv", text), _DIAMOND)
+
+
+def test_a_link_with_two_prices_is_refused(tmp_path: Path) -> None:
+    """Two matrices may each have a price of one link."""
+    links = [f"{_DIAMOND.node_names[0]}->{_DIAMOND.node_names[1]}"]
+    twice = _write(tmp_path / "p.csv", f"link,price\n{links[0]},1\n{links[0]},2\n")
+    with pytest.raises(InputError, match=f"line 3: link: the price of {links[0]} is stated twice"):
+        read_prices(twice, _DIAMOND)
+    once = f"matrix,link,price\na,{links[0]},1\nb,{links[0]},2\n"
+    assert set(read_prices(_write(tmp_path / "q.csv", once), _DIAMOND)) == {"a", "b"}
 
 
 @pytest.mark.parametrize(("missing", "is_taken"), [(1e-7, False), (1e-8, False), (1e-10, True)])
