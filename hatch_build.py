@@ -22,35 +22,38 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_NEEDED = ("numba", "torch", "scipy", "networkx")
+_REQUIRED_PACKAGES = ("numba", "torch", "scipy", "networkx")
 
 
 class MachineCode(BuildHookInterface[Any]):
     """Compiles the kernels, and marks the wheel as one of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before a wheel is built."""
+        """Compile the kernels into the wheel; hatchling calls this before it builds one."""
         if version == "editable":
             return
-        wanted = os.environ.get("TEAL_MACHINE_CODE", "")
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-        if missing and wanted != "none":
+        extra_arguments = os.environ.get("TEAL_MACHINE_CODE", "")
+        missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
+        if missing and extra_arguments != "none":
             self.app.display_warning(
                 f"no machine code in this wheel: the build has no {missing[0]} (pip install "
                 "--no-build-isolation . in an environment with Teal's dependencies)"
             )
-        if missing or wanted == "none":
+        if missing or extra_arguments == "none":
             return
+        # The kernels of the service are found by Teal's entry points.
         if not entry_points(group="teal.warm_up"):
             self.app.display_warning(
                 "no machine code for the service in this wheel: install Teal before it is built "
                 "(pip install --no-build-isolation -e .)"
             )
-        made = Path(self.root) / "build" / "kernels_of_wheel"
-        command = [sys.executable, "-m", "teal.app.machine_code", "--out", str(made)]
-        subprocess.run([*command, *shlex.split(wanted)], cwd=self.root, check=True)
-        if not (made / "manifest.json").exists():  # no level for this processor
+        # Compile the kernels into a folder of the build.
+        kernel_folder = Path(self.root) / "build" / "kernels_of_wheel"
+        command = [sys.executable, "-m", "teal.app.machine_code", "--out", str(kernel_folder)]
+        subprocess.run([*command, *shlex.split(extra_arguments)], cwd=self.root, check=True)
+        if not (kernel_folder / "manifest.json").exists():  # no level for this processor
             return
-        build_data["force_include"][str(made)] = "teal/_shipped/kernels"
+        # Add them to the wheel, which is then for this platform only.
+        build_data["force_include"][str(kernel_folder)] = "teal/_shipped/kernels"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

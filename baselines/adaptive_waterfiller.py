@@ -64,19 +64,19 @@ class AdaptiveWaterfiller:
             return MatrixResult(flow)
         # Each path is a flow.  Its links are those of the path, then a virtual link of the demand,
         # whose capacity is the demand.  CSR: pointers and link indices of each flow.
-        column = np.concatenate([variables.column, np.arange(num_flows)])
-        link = np.concatenate([variables.link, num_links + variables.demand_row])
-        order = np.argsort(column, kind="stable")
+        incidence_flow = np.concatenate([variables.column, np.arange(num_flows)])
+        incidence_link = np.concatenate([variables.link, num_links + variables.demand_row])
+        order = np.argsort(incidence_flow, kind="stable")
         flow_links_csr = (
-            np.searchsorted(column[order], np.arange(num_flows + 1)).astype(np.int64),
-            link[order].astype(np.int64),
+            np.searchsorted(incidence_flow[order], np.arange(num_flows + 1)).astype(np.int64),
+            incidence_link[order].astype(np.int64),
         )
         # CSR: pointers and flow indices of each link.
         capacity = np.concatenate([matrix.capacity, matrix.demand[variables.demands]])
-        order = np.argsort(link, kind="stable")
+        order = np.argsort(incidence_link, kind="stable")
         link_flows_csr = (
-            np.searchsorted(link[order], np.arange(len(capacity) + 1)).astype(np.int64),
-            column[order].astype(np.int64),
+            np.searchsorted(incidence_link[order], np.arange(len(capacity) + 1)).astype(np.int64),
+            incidence_flow[order].astype(np.int64),
         )
         weight = 1.0 / np.bincount(variables.demand_row)[variables.demand_row]
         rate = np.zeros(num_flows)

@@ -121,7 +121,7 @@ class _ArcConstraints:
         """
         num_links, num_flows = self.loads.shape
         demand = problem.demand[0].numpy()
-        no_loads = sp.csr_array((num_links, len(demand)))
+        zero_columns = sp.csr_array((num_links, len(demand)))
         # Variables: flows f[s, e], then delivered rates x[d].
         result = solve_lp(
             np.concatenate(
@@ -130,7 +130,7 @@ class _ArcConstraints:
                     -problem.demand_value.numpy(),
                 ]
             ),
-            (sp.hstack([self.loads, no_loads]), self.capacity),
+            (sp.hstack([self.loads, zero_columns]), self.capacity),
             (sp.hstack([self.balance, -self.delivered]), np.zeros(self.balance.shape[0])),
             high=np.concatenate([np.full(num_flows, np.inf), demand]),
         )
@@ -162,12 +162,12 @@ class _ArcConstraints:
             demand: (D,) rates to carry, Gbit/s.
         """
         num_links, num_flows = self.loads.shape
-        no_theta = sp.csr_array((self.balance.shape[0], 1))
+        zero_column = sp.csr_array((self.balance.shape[0], 1))
         # Variables: flows f[s, e], then theta.
         result = solve_lp(
             np.concatenate([np.zeros(num_flows), [1.0]]),
             (sp.hstack([self.loads, sp.csr_array(-self.capacity[:, None])]), np.zeros(num_links)),
-            (sp.hstack([self.balance, no_theta]), self.delivered @ demand),
+            (sp.hstack([self.balance, zero_column]), self.delivered @ demand),
         )
         result.solution("arc form")
         return result.value

@@ -70,7 +70,7 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
     neighbours = _capacity_shares(weight)
     cluster = np.arange(num_nodes)
     version = [0] * num_nodes
-    num_current = num_nodes
+    num_remaining = num_nodes
     # Priority queue of (-gain, i, j, version of i, version of j); an entry is stale if a version
     # has changed.
     queue = [
@@ -81,7 +81,7 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
     ]
     heapq.heapify(queue)
     # Merge j into i, then queue the new gains of i.
-    while num_current > num_clusters and queue:
+    while num_remaining > num_clusters and queue:
         _, i, j, version_i, version_j = heapq.heappop(queue)
         if version[i] != version_i or version[j] != version_j:
             continue
@@ -90,7 +90,7 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
         degree[i] += degree[j]
         version[i] += 1
         version[j] = -1
-        num_current -= 1
+        num_remaining -= 1
         for k, w in neighbours[i].items():
             gain = 2 * w - 2 * degree[i] * degree[k]
             heapq.heappush(queue, (-gain, i, k, version[i], version[k]))
@@ -148,6 +148,7 @@ def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
     scale = sp.diags_array(1 / np.sqrt(np.maximum(degree, 1e-300)))
     start = np.random.default_rng(seed).random(num_nodes)
     _, vectors = eigsh(sp.csr_array(scale @ weight @ scale), k=num_clusters, which="LA", v0=start)
+    # Entries of each node in the leading eigenvectors, normalised to length 1.
     rows = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
     return np.asarray(kmeans2(rows, num_clusters, minit="++", seed=seed)[1])
 

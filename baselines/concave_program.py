@@ -57,7 +57,7 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         begin = time.perf_counter()
         matrix_problem = problem.row(b)
         column_program = matrix_problem.rewritten.program
-        program, shares, row_constraints, value_unit = _program(
+        cvxpy_problem, shares, row_constraints, value_unit = _build_cvxpy_problem(
             cvxpy, matrix_problem, column_program
         )
         time_options = {"time_limit": time_limit} if time_limit else {}
@@ -70,8 +70,8 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
             with warnings.catch_warnings():
                 # Warnings of inaccurate results are ignored: the status reports them.
                 warnings.simplefilter("ignore")
-                program.solve(**solver_options, **time_options)
-            status = _STATUSES.get(program.status, Status.FAILED)
+                cvxpy_problem.solve(**solver_options, **time_options)
+            status = _STATUSES.get(cvxpy_problem.status, Status.FAILED)
         except cvxpy.SolverError:
             status = Status.FAILED
         statuses.append(status)
@@ -94,7 +94,9 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
     return Allocation(splits, prices, tuple(statuses), tuple(build_s), tuple(solve_s))
 
 
-def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any, Any, Any, float]:
+def _build_cvxpy_problem(
+    cvxpy: Any, problem: Problem, column_program: Program
+) -> tuple[Any, Any, Any, float]:
     """Build the program of one matrix.
 
     Args:
@@ -108,8 +110,8 @@ def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any
     """
     # Weights of the demands, relative to their sum.
     utility = problem.utility
-    mask = column_program.live[0].cpu().numpy()
-    column_demand, _ = np.nonzero(mask)
+    is_live = column_program.live[0].cpu().numpy()
+    column_demand, _ = np.nonzero(is_live)
     demand = problem.demand[0].cpu().numpy()
     limit = column_program.limit[0].cpu().numpy()
     utility_weight = problem.demand_value if utility is None else utility.unit_value[0]
@@ -118,7 +120,7 @@ def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any
     weight = weight / value_unit
     # (R, n) utilisation of each row by a share of 1 on each column, and (D, n) demand of each
     # column.
-    incidence = column_program.columns.incidence(len(limit))[:, np.flatnonzero(mask.reshape(-1))]
+    incidence = column_program.columns.incidence(len(limit))[:, np.flatnonzero(is_live.reshape(-1))]
     inverse_limit = np.where(limit > 0, 1 / np.where(limit > 0, limit, 1), 0.0)
     utilisation = sp.csr_matrix(
         sp.diags_array(inverse_limit) @ incidence @ sp.diags_array(demand[column_demand])
@@ -132,7 +134,7 @@ def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any
     extra_constraints = []
     max_share = getattr(column_program.demand_set, "max_share", None)
     if max_share is not None:
-        extra_constraints.append(shares <= max_share[0].cpu().numpy()[mask])
+        extra_constraints.append(shares <= max_share[0].cpu().numpy()[is_live])
     # Objective.
     if utility is not None:
         goal = _utility_goal(cvxpy, utility.curve.alpha, weight, served_share)
@@ -159,6 +161,7 @@ def _utility_goal(cvxpy: Any, alpha: float, weight: Array, served_share: Any) ->
         weight: (D,) weight of each demand.
         served_share: (D,) cvxpy expression, served share of each demand.
     """
+    # u(z) = log z for alpha = 1, else (z^(1 - alpha) - 1) / (1 - alpha).
     has_weight = weight > 0
     power = None if alpha == 1 else cvxpy.power(served_share[has_weight], 1 - alpha)
     value = cvxpy.log(served_share[has_weight]) if power is None else (power - 1) / (1 - alpha)
@@ -181,6 +184,7 @@ def _bandwidth_goal(
     """
     steps = problem.steps
     assert steps is not None
+    # (D, pieces) share of the demand at which each piece ends, and slope of the value in it.
     end = steps.end[0].cpu().numpy()
     level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
     # Slopes fall from piece to piece, so that an optimum fills the pieces in order.

@@ -55,6 +55,7 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
             is_ordered=problem.classes is not None,
         )
         status = programs.solve(prices[b], settings)
+        # Convert shares of the columns to splits of the candidate paths.
         if status.usable:
             splits[b] = matrix_problem.rewritten.splits(programs.shares())[0]
         statuses.append(status)
@@ -144,17 +145,19 @@ class _ClassPrograms:
         Args:
             class_index: index of the class, the highest first; 0 if there are no classes.
         """
+        # Objective: the flow of the class, or the value of all demands.
         value = (
             (self._column_class == class_index).astype(float) if self._is_ordered else self._value
         )
-        constraints = [
+        kept_flow_rows = [
             sp.csr_array(-(self._column_class == higher_class).astype(float)[None])
             for higher_class in range(class_index)
         ]
+        # Columns of lower classes are fixed at 0.
         upper = np.where(self._column_class <= class_index, self._max_flow, 0.0)
         return LinearProgram(
             -value,
-            sp.csr_array(sp.vstack([self._rows, *constraints])),
+            sp.csr_array(sp.vstack([self._rows, *kept_flow_rows])),
             np.concatenate([self._rhs, [-flow * (1 - _SLACK) for flow in self._class_flow]]),
             upper=upper,
             size=self._max_flow,

@@ -176,7 +176,9 @@ def _routes(
     paths = compute_paths(network, num_paths=MAX_ROUTES, cache=False)
     routes: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for d, (source, target) in enumerate(paths.pairs.tolist()):
-        links = [paths.links_of(d, k) for k in range(int(paths.mask[d].sum()))]
-        if links:
-            routes[source, target] = [(source, *cluster_pairs[path, 1].tolist()) for path in links]
+        path_links = [paths.links_of(d, k) for k in range(int(paths.mask[d].sum()))]
+        if path_links:
+            routes[source, target] = [
+                (source, *cluster_pairs[path, 1].tolist()) for path in path_links
+            ]
     return routes

@@ -52,20 +52,22 @@ class Cope:
         self._program: RatioProgram | None = None
         self._splits: Tensor | None = None
         # Upper bound on the ratio over all matrices.
-        self._limit = 0.0
+        self._max_ratio = 0.0
         # Index of the interval at which the program is solved again.
-        self._next = 0
+        self._next_solve_interval = 0
 
     def allocate(self, past: Past) -> Tensor:
         """Return the splits (D, K); a new program is solved every ``every`` intervals."""
         if self._program is None:
             self._program = RatioProgram.of(past.network)
-            self._limit = self._penalty * float(self._program.solve_min_ratio(self._settings)[-1])
-        if self._splits is None or past.traffic_row >= self._next:
+            self._max_ratio = self._penalty * float(
+                self._program.solve_min_ratio(self._settings)[-1]
+            )
+        if self._splits is None or past.traffic_row >= self._next_solve_interval:
             self._splits = self._solve(
                 self._program, past.last(self._every * self._window, self._window)
             )
-            self._next = past.traffic_row + self._every
+            self._next_solve_interval = past.traffic_row + self._every
         return self._splits
 
     def _solve(self, program: RatioProgram, problem: Problem) -> Tensor:
@@ -84,12 +86,13 @@ class Cope:
             (np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links)))
         )
         for demand, optimal_utilisation in zip(problem.demand.numpy(), optimum, strict=True):
-            rate = np.zeros(program.width)
-            rate[: len(program.paths)] = (
+            # Rate of the demand of each path over the optimum; 0 for the other variables.
+            relative_rate = np.zeros(program.width)
+            relative_rate[: len(program.paths)] = (
                 demand[program.paths // num_paths] / program.unit / max(optimal_utilisation, 1e-300)
             )
             utilisation = (
-                sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(rate)
+                sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(relative_rate)
             )
             utilisation_rows.append(sp.hstack([utilisation, -max_ratio_column]))
         # Add this variable to the rows of the network.
@@ -102,13 +105,14 @@ class Cope:
             capacity=program.capacity,
             unit=program.unit,
         )
-        # Minimise it, while the ratio over all matrices stays within its limit.
+        # Minimise this last variable.  The ratio r over all matrices, the last variable of the
+        # original program, stays within its limit.
         cost = np.zeros(extended_program.width)
         envelope = np.zeros((1, extended_program.width))
         cost[-1] = 1
         envelope[0, program.width - 1] = 1
         rows = sp.vstack([*utilisation_rows, sp.csr_array(envelope)], format="csr")
-        limits = np.append(np.zeros(rows.shape[0] - 1), self._limit)
+        limits = np.append(np.zeros(rows.shape[0] - 1), self._max_ratio)
         return program.splits(extended_program.solve(cost, rows, limits, self._settings), problem)
 
 

@@ -72,7 +72,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
             model = _Model(cvxpy, matrix_problem)
         # Set the demands, solve, and read splits and prices.
         model.demand.value = matrix_problem.demand[0].cpu().numpy()[model.demands]
-        status, seconds = _run(cvxpy, model, settings)
+        status, seconds = _solve_model(cvxpy, model, settings)
         statuses.append(status)
         solve_s.append(seconds)
         build_s.append(time.perf_counter() - begin - seconds)
@@ -87,7 +87,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
     )
 
 
-def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
+def _solve_model(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
     """Solve a model; return its status, and the time of the solver in s.
 
     Args:
@@ -224,5 +224,6 @@ class _Model:
             demand = np.repeat(problem.demand[0].cpu().numpy(), problem.paths.num_paths)[self.paths]
             flow = np.maximum(self.flow.value, 0)
             splits[self.paths] = np.divide(flow, demand, out=np.zeros_like(flow), where=demand > 0)
+            # Rows are divided by the capacities, so their duals are, too.
             prices[self.links] = np.abs(self.capacity_rows.dual_value) / self.capacity
         return splits.reshape(problem.ops.mask.shape), prices

@@ -93,7 +93,8 @@ def _solve_matrix(matrix: Matrix, survives: np.ndarray, settings: LpSettings) ->
     variables = matrix.path_variables(matrix.routable)
     num_paths = len(variables.path)
     num_demands = len(variables.demands)
-    # Build and solve the program.
+    # Rows: load of each link <= capacity, then promise - surviving reservations <= 0.  The
+    # objective is the value of the promises.
     loads = variables.link_incidence(len(matrix.capacity))
     promise_rows = _promise_rows(variables, survives)
     a_ub = sp.vstack(
@@ -134,7 +135,7 @@ def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_arra
         variables: paths of the demands; reservations are the first variables, then promises.
         survives: (G + 1, D, K) true for the paths that survive no failure, and each group.
     """
-    num_columns = len(variables.path)
+    num_reservations = len(variables.path)
     num_demands = len(variables.demands)
     num_paths = survives.shape[2]
     rows = []
@@ -142,22 +143,25 @@ def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_arra
     coefficients = []
     num_rows = 0
     first_column = np.searchsorted(variables.demand_row, np.arange(num_demands))
-    for row, d in enumerate(variables.demands.tolist()):
+    for demand_index, d in enumerate(variables.demands.tolist()):
         # Paths of the demand that are variables, and their distinct sets of survivors.
         path_indices = (
             variables.path[
-                first_column[row] : first_column[row + 1] if row + 1 < num_demands else None
+                first_column[demand_index] : first_column[demand_index + 1]
+                if demand_index + 1 < num_demands
+                else None
             ]
             % num_paths
         )
-        for survivors in np.unique(survives[:, d][:, path_indices], axis=0):
-            reservation_columns = first_column[row] + np.flatnonzero(survivors)
+        for is_survivor in np.unique(survives[:, d][:, path_indices], axis=0):
+            # Row: the promise minus the reservations on the surviving paths, at most 0.
+            reservation_columns = first_column[demand_index] + np.flatnonzero(is_survivor)
             rows += [num_rows] * (len(reservation_columns) + 1)
-            columns += [*reservation_columns.tolist(), num_columns + row]
+            columns += [*reservation_columns.tolist(), num_reservations + demand_index]
             coefficients += [-1.0] * len(reservation_columns) + [1.0]
             num_rows += 1
     return sp.csr_array(
-        (coefficients, (rows, columns)), shape=(num_rows, num_columns + num_demands)
+        (coefficients, (rows, columns)), shape=(num_rows, num_reservations + num_demands)
     )
 
 

@@ -54,6 +54,7 @@ def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array
                 model.addConstr(program.a_eq @ x == program.b_eq)
             model.setObjective(program.cost @ x)
             model.optimize()
+            # Gurobi gives the rows a_ub x <= b_ub multipliers of at most 0: change their sign.
             if model.Status == gurobipy.GRB.OPTIMAL:
                 return np.maximum(x.X, 0), np.maximum(-constraints.Pi, 0), Status.OPTIMAL
             statuses = {

@@ -155,13 +155,14 @@ class HighsModel:
         basic.
 
         Args:
-            program: the next program. kept_rows: position in the next program of each row of the
-            previous one; None if the rows
-                are the same.
+            program: the next program.
+            kept_rows: position in the next program of each row of the previous one; None if the
+                rows are the same.
         """
         basis = self._solver.getBasis()
         if kept_rows is not None:
             num_rows = program.num_rows
+            # Rows that are new start as basic; the others keep their status.
             statuses = [self._highspy.HighsBasisStatus.kBasic] * num_rows
             for row, status in zip(kept_rows, basis.row_status, strict=True):
                 statuses[row] = status
@@ -188,8 +189,8 @@ class HighsModel:
         self._solver.setOptionValue("presolve", "off")
         if self._settings.time_limit:
             # The clock of a solver runs over all of its programs.
-            end = self._solver.getRunTime() + self._settings.time_limit
-            self._solver.setOptionValue("time_limit", end)
+            clock_limit_s = self._solver.getRunTime() + self._settings.time_limit
+            self._solver.setOptionValue("time_limit", clock_limit_s)
 
     def _model(self, program: LinearProgram) -> Any:
         """Return the program as a HighsLp: rows are the inequalities, then the equations."""
@@ -224,6 +225,7 @@ class HighsModel:
             status = statuses.get(model_status, Status.FAILED)
             return np.zeros(len(program.cost)), np.zeros(len(program.b_ub)), status
         solution = self._solver.getSolution()
+        # HiGHS gives the rows a_ub x <= b_ub multipliers of at most 0: change their sign.
         dual = -np.asarray(solution.row_dual)[: len(program.b_ub)]
         # Bounds are kept to a tolerance only; a path that has failed must carry nothing at all.
         x = np.clip(solution.col_value, 0, program.upper_bounds)

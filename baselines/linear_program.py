@@ -109,6 +109,7 @@ class LinearProgram:
         Args:
             size: (n,) expected magnitude of each variable; 0 where it is not known.
         """
+        # With x = units x', multiply the columns by the units; then divide each row by its own.
         units = power_of_two(np.where(size > 0, size, 1.0))
         a_ub, row_units = _divided_rows(sp.csr_array(self.a_ub @ sp.diags_array(units)))
         a_eq = None

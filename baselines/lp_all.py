@@ -179,11 +179,11 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
         settings: settings of the LP solver.
     """
     # Time of the solver so far, s.
-    seconds = [0.0]
+    solver_s = [0.0]
 
     # Replaces PDHG as the solver of the programs; a generator that never yields, since an LP solver
     # cannot pause.
-    def solving(problem: Problem, **_: Any) -> Steps[SolveResult]:
+    def solve_by_lp(problem: Problem, **_: Any) -> Steps[SolveResult]:
         yield from ()
         solved = _solve_scaled(problem, settings)
         if not all(status.usable for status in solved.status) or solved.prices is None:
@@ -191,7 +191,8 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
                 f"lp-all: no optimum of a program of {problem.objective.name}: "
                 f"{solved.status[0].value}"
             )
-        seconds[0] += sum(solved.solve_s)
+        solver_s[0] += sum(solved.solve_s)
+        # The value of an optimum is also its bound, and the gap is 0.
         value = problem.value(solved.splits)
         return SolveResult(
             splits=solved.splits,
@@ -207,15 +208,15 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
 
     # Run the sequence; time outside of the solver counts as building.
     begin = time.perf_counter()
-    result = complete(run_tasks(tasks_of(problem, _TASK_GAP), solving))
-    build_s = time.perf_counter() - begin - seconds[0]
+    result = complete(run_tasks(tasks_of(problem, _TASK_GAP), solve_by_lp))
+    build_s = time.perf_counter() - begin - solver_s[0]
     count = problem.batch
     return Allocation(
         result.splits,
         result.prices,
         (Status.OPTIMAL,) * count,
         (build_s / count,) * count,
-        (seconds[0] / count,) * count,
+        (solver_s[0] / count,) * count,
         program_prices=result.program_prices,
     )
 

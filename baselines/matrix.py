@@ -110,6 +110,7 @@ class Matrix:
     def loads(self, flow: Array) -> Array:
         """Return the load (E,) of each link from path flows (D, K), in the same unit."""
         network = self.network
+        # Flow of the path of each (path, link) incidence.
         per_link = np.repeat(flow.reshape(-1), np.diff(network.path_ptr))
         return np.bincount(network.path_links, per_link, minlength=len(self.capacity)).astype(
             np.float64

@@ -141,34 +141,42 @@ class ExactMaxMin:
             seconds of all programs.
         """
         full_level = level_program.demand / level_program.weight
-        full_levels = np.unique(full_level[is_open])
+        distinct_levels = np.unique(full_level[is_open])
         # Bisection on i, the number of levels at which demands are fully served.
         low = 0
-        high = len(full_levels)
+        high = len(distinct_levels)
         seconds = 0.0
         best_solution: tuple[LpSolution, Array] | None = None
         while low <= high:
-            count = (low + high) // 2
-            # Demands above the count-th level grow, at most to the next level.
-            grows = is_open & (full_level > (full_levels[count - 1] if count else 0.0))
-            max_rate = full_levels[count] if count < len(full_levels) else 0.0
-            solution = level_program.raised(
+            num_full_levels = (low + high) // 2
+            # Demands up to the i-th level are served in full; those above it grow, at most to the
+            # next level.
+            grows = is_open & (
+                full_level > (distinct_levels[num_full_levels - 1] if num_full_levels else 0.0)
+            )
+            max_rate = (
+                distinct_levels[num_full_levels] if num_full_levels < len(distinct_levels) else 0.0
+            )
+            solution = level_program.solve_level(
                 grows,
                 np.where(is_open & ~grows, level_program.demand, rate),
                 max_rate,
                 self.settings,
             )
-            # Compare the common level with the levels around it.
+            # Infeasible, or a common level below the i-th: i is too large.  At the next level: i is
+            # too small.  Between them: the level is found.
             seconds = seconds + solution.seconds
             level = float(solution.x[-1])
             if not solution.status.usable:
-                high = count - 1
-            elif 0 < count < len(full_levels) and level < full_levels[count - 1] * (1 - _SLACK):
-                low = max(low, int(np.searchsorted(full_levels, level * (1 - _SLACK))))
-                high = count - 1
+                high = num_full_levels - 1
+            elif 0 < num_full_levels < len(distinct_levels) and level < distinct_levels[
+                num_full_levels - 1
+            ] * (1 - _SLACK):
+                low = max(low, int(np.searchsorted(distinct_levels, level * (1 - _SLACK))))
+                high = num_full_levels - 1
             else:
                 best_solution = (solution, grows)
-                low = count + 1
+                low = num_full_levels + 1
                 if level < max_rate * (1 - _SLACK):
                     break
         return *(best_solution or (solution, grows)), seconds
@@ -194,17 +202,17 @@ class _LevelProgram:
 
     Attributes:
         lp: path-form LP of their paths.
-        rows: (n, paths) 1 where a path belongs to a demand.
+        demand_incidence: (n, paths) 1 where a path belongs to a demand.
         demand: (n,) rate of each demand, in the unit of the matrix.
         weight: (n,) weight w of each demand.
     """
 
     lp: PathProgram
-    rows: sp.csr_array
+    demand_incidence: sp.csr_array
     demand: Array
     weight: Array
 
-    def raised(
+    def solve_level(
         self, grows: Array, rate: Array, max_rate: float, settings: LpSettings
     ) -> LpSolution:
         """Maximise the common level t of the demands that grow; the others keep their rates.
@@ -218,8 +226,12 @@ class _LevelProgram:
         base_program = self.lp.program
         num_paths = len(self.lp.path)
         # Rows: capacities and demands, t w - f <= 0 of growing demands, -f <= -rate of the others.
-        growing_rows = sp.hstack([-self.rows[grows], sp.csr_array(self.weight[grows][:, None])])
-        fixed_rows = sp.hstack([-self.rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
+        growing_rows = sp.hstack(
+            [-self.demand_incidence[grows], sp.csr_array(self.weight[grows][:, None])]
+        )
+        fixed_rows = sp.hstack(
+            [-self.demand_incidence[~grows], sp.csr_array((int((~grows).sum()), 1))]
+        )
         a_ub = sp.vstack(
             [
                 sp.hstack([base_program.a_ub, sp.csr_array((base_program.a_ub.shape[0], 1))]),

@@ -131,6 +131,7 @@ class NcFlow:
             runs.append(_Run(self, matrix, contraction))
             runs[-1].iterate()
             solve_s.append(time.perf_counter() - begin)
+        # Splits over the candidate paths and all paths of NCFlow that carry flow.
         paths, splits = with_flows(problem, [run.path_flows_gbps() for run in runs])
         # Flows of many linear programs, each within a tolerance of its limits, can exceed a narrow
         # link by more.
@@ -178,6 +179,7 @@ class _Run:
         self._pair_clusters = contraction.node_cluster[self._pairs]  # (D, 2)
         self._unserved = matrix.demand.copy()
         self._residual = matrix.capacity.copy()
+        # Flow that counts as 0, and the penalty gamma of R2 on the largest path flow.
         self._min_flow = _MIN_FLOW_SHARE * max(1e-300, float(matrix.demand.max(initial=0)))
         self._gamma = _PENALTY / max(1.0, matrix.unit * float(matrix.demand.max(initial=0)))
         self.path_flows: list[dict[LinkPath, float]] = [{} for _ in range(len(matrix.demand))]
@@ -194,14 +196,14 @@ class _Run:
         """Repeat the four steps until less than 5% of the demand is unserved, an iteration adds
         less than 5% of the flow, no capacity is left, or the limit of iterations is reached.
         """
-        total = float(self._matrix.demand.sum())
-        flow = 0.0
+        total_demand = float(self._matrix.demand.sum())
+        total_flow = 0.0
         for iteration in range(self._scheme.iterations):
-            gain = self._iteration(iteration)
-            flow += gain
+            added_flow = self._iteration(iteration)
+            total_flow += added_flow
             if (
-                self._unserved.sum() < _STOP_SHARE * total
-                or gain < _STOP_SHARE * flow
+                self._unserved.sum() < _STOP_SHARE * total_demand
+                or added_flow < _STOP_SHARE * total_flow
                 or not (self._residual > self._min_flow).any()
             ):
                 break
@@ -235,6 +237,7 @@ class _Run:
             for key, value in program.commodity_flows(solution).items():
                 granted[cluster_number, *key] = value
         gain = self._merge(bundles, granted)
+        # Time with a processor for each cluster: the serial steps, and the slowest LP of R2.
         self.parallel_s += (
             serial_s
             + max((s.seconds for s in solutions), default=0.0)
@@ -255,37 +258,42 @@ class _Run:
         # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
         for cluster_pair, links in self._contraction.links_between.items():
-            start = iteration % len(links)
-            usable = [
+            # Rotate the links, which are in descending order of capacity, by the iteration.
+            first_choice = iteration % len(links)
+            usable_links = [
                 link
-                for link in links[start:] + links[:start]
+                for link in links[first_choice:] + links[:first_choice]
                 if self._residual[link] > self._min_flow
             ]
-            if usable:
-                exposed[cluster_pair] = usable[0]
+            if usable_links:
+                exposed[cluster_pair] = usable_links[0]
         # Group the demands that are not fully served by their clusters.
         num_clusters = len(self._contraction.clusters)
         source_cluster, target_cluster = self._pair_clusters.T
-        unserved = np.flatnonzero(
+        unserved_demands = np.flatnonzero(
             (self._unserved > self._min_flow) & (source_cluster != target_cluster)
         )
-        key = source_cluster[unserved] * num_clusters + target_cluster[unserved]
-        order = np.argsort(key, kind="stable")
-        group_starts = np.flatnonzero(np.diff(key[order])) + 1
+        cluster_pair_key = (
+            source_cluster[unserved_demands] * num_clusters + target_cluster[unserved_demands]
+        )
+        order = np.argsort(cluster_pair_key, kind="stable")
+        group_starts = np.flatnonzero(np.diff(cluster_pair_key[order])) + 1
         # Choose for each group the first route whose cluster pairs all have an exposed link.
         bundles = []
-        for demands in np.split(unserved[order], group_starts) if len(unserved) else []:
-            first, last = (int(c) for c in self._pair_clusters[demands[0]])
-            routes = self._contraction.routes.get((first, last), [])
-            start = iteration % len(routes) if routes else 0
-            for clusters in routes[start:] + routes[:start]:
-                neighbours = list(itertools.pairwise(clusters))
-                if all(cluster_pair in exposed for cluster_pair in neighbours):
+        for demands in (
+            np.split(unserved_demands[order], group_starts) if len(unserved_demands) else []
+        ):
+            first_cluster, last_cluster = (int(c) for c in self._pair_clusters[demands[0]])
+            routes = self._contraction.routes.get((first_cluster, last_cluster), [])
+            first_choice = iteration % len(routes) if routes else 0
+            for clusters in routes[first_choice:] + routes[:first_choice]:
+                crossed_boundaries = list(itertools.pairwise(clusters))
+                if all(cluster_pair in exposed for cluster_pair in crossed_boundaries):
                     bundles.append(
                         Bundle(
                             demands,
                             clusters,
-                            tuple(exposed[cluster_pair] for cluster_pair in neighbours),
+                            tuple(exposed[cluster_pair] for cluster_pair in crossed_boundaries),
                         )
                     )
                     break
@@ -300,6 +308,7 @@ class _Run:
         Returns:
             (bundles,) flow of each bundle.
         """
+        # Rows: exposed links that bundles use.  Columns: bundles.
         incidences = [(link, b) for b, bundle in enumerate(bundles) for link in bundle.links]
         incidence = np.array(incidences, np.int64).reshape(-1, 2)
         links, row = np.unique(incidence[:, 0], return_inverse=True)
@@ -346,11 +355,13 @@ class _Run:
                 max_flow = float(unserved[pairs[:, 1] == node].sum())
                 entering = Commodity(ENTERS, b, node, entry_node, node, links[-1:], max_flow)
                 commodities.setdefault(clusters[-1], []).append(entering)
-            for cluster, entry, leave in zip(clusters[1:-1], links[:-1], links[1:], strict=True):
-                source = int(self._link_target[entry])
-                target = int(self._link_source[leave])
+            for cluster, entry_link, exit_link in zip(
+                clusters[1:-1], links[:-1], links[1:], strict=True
+            ):
+                source = int(self._link_target[entry_link])
+                target = int(self._link_source[exit_link])
                 transit = Commodity(
-                    PASSES, b, -1, source, target, (entry, leave), float(bundle_flow[b])
+                    PASSES, b, -1, source, target, (entry_link, exit_link), float(bundle_flow[b])
                 )
                 commodities.setdefault(cluster, []).append(transit)
         return commodities
@@ -365,18 +376,18 @@ class _Run:
         Returns:
             added flow, in the unit of the matrix.
         """
-        gain = 0.0
-        # Demands inside a cluster get the flow of R2.
-        for (_, kind, _, key), (amount, paths) in granted.items():
+        added_flow = 0.0
+        # Demands inside a cluster get the flow of R2; the key is the index of the demand.
+        for (_, kind, _, key), (granted_flow, paths) in granted.items():
             if kind == INSIDE:
                 for links, flow in paths:
                     self._add_flow(key, links, flow)
-                gain += amount
+                added_flow += granted_flow
         # Bundles that R2 has considered, in chunks for the LP of step 4.
-        leaving = {b for _, kind, b, _ in granted if kind == LEAVES}
-        active = [b for b in range(len(bundles)) if b in leaving]
+        bundles_in_r2 = {b for _, kind, b, _ in granted if kind == LEAVES}
+        considered_bundles = [b for b in range(len(bundles)) if b in bundles_in_r2]
         for chunk in _chunks(
-            active, [len(bundle.demands) for bundle in bundles], _MAX_CHUNK_DEMANDS
+            considered_bundles, [len(bundle.demands) for bundle in bundles], _MAX_CHUNK_DEMANDS
         ):
             demand_flows = self._demand_flows(chunk, bundles, granted)
             for b in chunk:
@@ -389,10 +400,10 @@ class _Run:
                         # A segment is empty if R2 granted nothing and the flow is the solver's
                         # rounding error.
                         if all(segments):
-                            gain += flow
+                            added_flow += flow
                             for links, share in _join_segments(segments):
                                 self._add_flow(d, links, flow * share)
-        return gain
+        return added_flow
 
     def _add_flow(self, demand: int, links: LinkPath, flow: float) -> None:
         """Add flow to a path of a demand; update unserved demand and residual capacities."""
@@ -426,21 +437,21 @@ class _Run:
             bundle = bundles[b]
             pairs = self._pairs[bundle.demands]
             variables = num_variables + np.arange(len(bundle.demands))
-            ends = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
-            cluster_limits = [
+            end_clusters = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
+            cluster_grants = [
                 granted[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]
             ]
-            for end, cluster, kind in ends:
-                nodes, node_row = np.unique(pairs[:, end], return_inverse=True)
-                amounts = [granted[cluster, kind, b, node][0] for node in nodes.tolist()]
+            for pair_column, cluster, kind in end_clusters:
+                nodes, node_row = np.unique(pairs[:, pair_column], return_inverse=True)
+                granted_flows = [granted[cluster, kind, b, node][0] for node in nodes.tolist()]
                 rows.append(len(limits) + node_row)
                 columns.append(variables)
-                limits += amounts
-                cluster_limits.append(sum(amounts))
+                limits += granted_flows
+                cluster_grants.append(sum(granted_flows))
             rows.append(np.full(len(variables), len(limits)))
             columns.append(variables)
             # Step 3: the bundle's flow is limited by each of its clusters.
-            limits.append(min(cluster_limits))
+            limits.append(min(cluster_grants))
             upper.append(self._unserved[bundle.demands])
             num_variables += len(variables)
         # Maximise the flow of all demands of the chunk.
@@ -478,11 +489,11 @@ class _Run:
             elif position == len(bundle.clusters) - 1:
                 kind = ENTERS
                 key = target
-            amount, paths = granted[cluster, kind, bundle_index, key]
+            granted_flow, paths = granted[cluster, kind, bundle_index, key]
             exit_link = bundle.links[position : position + 1]
             segments.append(
-                [((*links, *exit_link), flow / amount) for links, flow in paths]
-                if amount > 0
+                [((*links, *exit_link), flow / granted_flow) for links, flow in paths]
+                if granted_flow > 0
                 else []
             )
         return segments
@@ -504,13 +515,15 @@ def _join_segments(segments: list[WeightedPaths]) -> WeightedPaths:
     positions = [0] * len(segments)
     remaining = [segment[0][1] for segment in segments]
     while True:
+        # Join the current paths, up to the point where the first of them ends.
         share = min(remaining)
-        current = (
+        current_paths = (
             segment[position][0] for segment, position in zip(segments, positions, strict=True)
         )
-        end_to_end.append((tuple(itertools.chain.from_iterable(current)), share))
+        end_to_end.append((tuple(itertools.chain.from_iterable(current_paths)), share))
         for i, segment in enumerate(segments):
             remaining[i] -= share
+            # Up to rounding, all of the current path is used: go to the next path of the segment.
             if remaining[i] <= 1e-12:
                 positions[i] += 1
                 if positions[i] == len(segment):
@@ -529,13 +542,13 @@ def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[in
         max_size: largest sum of the sizes of a group.
     """
     chunks: list[list[int]] = []
-    available = 0
+    remaining_size = 0
     for index in indices:
-        if not chunks or sizes[index] > available:
+        if not chunks or sizes[index] > remaining_size:
             chunks.append([])
-            available = max_size
+            remaining_size = max_size
         chunks[-1].append(index)
-        available -= sizes[index]
+        remaining_size -= sizes[index]
     return chunks
 
 

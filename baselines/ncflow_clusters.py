@@ -73,6 +73,7 @@ class ClusterFlows:
         for commodity, paths in zip(self.commodities, self.paths, strict=True):
             flows = solution.x[start : start + len(paths)].tolist()
             start += len(paths)
+            # Paths with flow; the flow of the commodity is their sum.
             used = [(path, flow) for path, flow in zip(paths, flows, strict=True) if flow > 0]
             key = commodity.kind, commodity.bundle, commodity.key
             commodity_flows[key] = (sum(flow for _, flow in used), used)
@@ -102,22 +103,24 @@ def cluster_program(
     """
     # Variables: path flows, then the largest path flow of each commodity with more than one path.
     paths = [cluster.paths_between(c.source, c.target) for c in commodities]
-    num_paths = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
-    num_flows = int(num_paths.sum())
-    commodity_of = np.repeat(np.arange(len(commodities)), num_paths)
-    num_max = int((num_paths > 1).sum())
-    num_variables = num_flows + num_max
+    path_counts = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
+    num_flows = int(path_counts.sum())
+    column_commodity = np.repeat(np.arange(len(commodities)), path_counts)
+    num_max_flows = int((path_counts > 1).sum())
+    num_variables = num_flows + num_max_flows
     # Rows: capacities, limits of commodities, flows of bundles, largest path flows.
-    links, load_rows = _load_rows(commodities, paths, commodity_of, num_variables)
-    bundles, bundle_rows = _bundle_rows(commodities, commodity_of, num_variables)
-    max_flow_rows = _max_flow_rows(num_paths, commodity_of, num_variables)
+    links, load_rows = _load_rows(commodities, paths, column_commodity, num_variables)
+    bundles, bundle_rows = _bundle_rows(commodities, column_commodity, num_variables)
+    max_flow_rows = _max_flow_rows(path_counts, column_commodity, num_variables)
     # Minimise minus the total flow plus the penalty.
     program = LinearProgram(
-        np.append(-np.ones(num_flows), np.full(num_max, gamma)),
+        np.append(-np.ones(num_flows), np.full(num_max_flows, gamma)),
         sp.vstack(
             [
                 load_rows,
-                sparse_ones(commodity_of, np.arange(num_flows), (len(commodities), num_variables)),
+                sparse_ones(
+                    column_commodity, np.arange(num_flows), (len(commodities), num_variables)
+                ),
                 bundle_rows,
                 max_flow_rows,
             ],
@@ -138,7 +141,7 @@ def cluster_program(
 def _load_rows(
     commodities: Sequence[Commodity],
     paths: Sequence[list[LinkPath]],
-    commodity_of: Array,
+    column_commodity: Array,
     num_variables: int,
 ) -> tuple[Array, sp.csr_array]:
     """Return the links that the path flows use, inside the cluster or exposed, and their load rows.
@@ -146,17 +149,18 @@ def _load_rows(
     Args:
         commodities: commodities of the cluster.
         paths: paths of each commodity.
-        commodity_of: (n,) commodity of each path flow.
+        column_commodity: (n,) commodity of each path flow.
         num_variables: number of variables.
 
     Returns:
         links (m,), and the matrix (m, num_variables) of their loads.
     """
     all_paths = [path for commodity_paths in paths for path in commodity_paths]
+    # (link, column) for the links of each path, and the exposed links of its commodity.
     incidences = [
         (link, column)
         for column, (commodity, path) in enumerate(
-            zip(commodity_of.tolist(), all_paths, strict=True)
+            zip(column_commodity.tolist(), all_paths, strict=True)
         )
         for link in (*path, *commodities[commodity].crossing)
     ]
@@ -166,46 +170,53 @@ def _load_rows(
 
 
 def _bundle_rows(
-    commodities: Sequence[Commodity], commodity_of: Array, num_variables: int
+    commodities: Sequence[Commodity], column_commodity: Array, num_variables: int
 ) -> tuple[list[int], sp.csr_array]:
     """Return the rows that sum the flow of each bundle that leaves or enters the cluster.
 
     Args:
         commodities: commodities of the cluster.
-        commodity_of: (n,) commodity of each path flow.
+        column_commodity: (n,) commodity of each path flow.
         num_variables: number of variables.
 
     Returns:
         bundle of each row, and the rows (m, num_variables).
     """
-    groups: dict[tuple[str, int], list[int]] = {}  # (kind, bundle) -> columns
-    for column, commodity in enumerate(commodity_of.tolist()):
+    columns_by_bundle: dict[tuple[str, int], list[int]] = {}  # (kind, bundle) -> columns
+    for column, commodity in enumerate(column_commodity.tolist()):
         if commodities[commodity].kind in (LEAVES, ENTERS):
-            groups.setdefault(
+            columns_by_bundle.setdefault(
                 (commodities[commodity].kind, commodities[commodity].bundle), []
             ).append(column)
-    row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
-    group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    return [bundle for _, bundle in groups], sparse_ones(
-        row, group_column, (len(groups), num_variables)
+    row = np.repeat(
+        np.arange(len(columns_by_bundle)), [len(columns) for columns in columns_by_bundle.values()]
+    )
+    group_column = np.array(
+        [column for columns in columns_by_bundle.values() for column in columns], np.int64
+    )
+    return [bundle for _, bundle in columns_by_bundle], sparse_ones(
+        row, group_column, (len(columns_by_bundle), num_variables)
     )
 
 
-def _max_flow_rows(num_paths: Array, commodity_of: Array, num_variables: int) -> sp.csr_array:
+def _max_flow_rows(path_counts: Array, column_commodity: Array, num_variables: int) -> sp.csr_array:
     """Return the rows f[k, p] - max_p f[k, p] of the commodities with more than one path.
 
     Args:
-        num_paths: (commodities,) number of paths of each.
-        commodity_of: (n,) commodity of each path flow.
+        path_counts: (commodities,) number of paths of each.
+        column_commodity: (n,) commodity of each path flow.
         num_variables: number of variables.
     """
-    has_choice = np.flatnonzero(num_paths > 1)
-    max_column = np.full(len(num_paths), -1)
-    max_column[has_choice] = len(commodity_of) + np.arange(len(has_choice))
-    columns = np.flatnonzero(max_column[commodity_of] >= 0)
+    multipath_commodities = np.flatnonzero(path_counts > 1)
+    # Column of the largest path flow of each commodity; -1 for a single path.
+    max_column = np.full(len(path_counts), -1)
+    max_column[multipath_commodities] = len(column_commodity) + np.arange(
+        len(multipath_commodities)
+    )
+    columns = np.flatnonzero(max_column[column_commodity] >= 0)
     row = np.arange(len(columns))
     shape = (len(columns), num_variables)
     return sp.csr_array(
         sparse_ones(row, columns, shape)
-        - sparse_ones(row, max_column[commodity_of[columns]], shape)
+        - sparse_ones(row, max_column[column_commodity[columns]], shape)
     )

@@ -134,6 +134,7 @@ class RatioProgram:
 
     def splits(self, variables: Array, problem: Problem) -> Tensor:
         """Return the splits (D, K), with a sum of 1 for each demand, from the variables."""
+        # The solver keeps the sums to a tolerance only: divide by them.
         splits = np.zeros(problem.paths.leaf.shape)
         splits.reshape(-1)[self.paths] = variables[: len(self.paths)]
         return torch.from_numpy(splits / np.maximum(splits.sum(1, keepdims=True), 1e-300))
@@ -181,15 +182,15 @@ def _cover_rows(
     num_links, width = loads.shape
     num_paths = len(path_demand)
     path_links = sp.csr_array(loads.T.tocsr()[:num_paths])
-    # Pairs of a demand and a link e that it can use.
+    # Pairs of a demand d and a link e that it can use, coded as d L + e.
     path_link_uses = sp.coo_array((path_links > 0).astype(float))
     pair_of_use = path_demand[path_link_uses.row] * num_links + path_link_uses.col
     pairs = np.unique(pair_of_use)
-    demand = pairs // num_links
-    e = pairs % num_links
-    # A row for each pair and each path q of its demand.
-    first_path = np.searchsorted(path_demand, demand)
-    num_paths_of_pair = np.searchsorted(path_demand, demand, side="right") - first_path
+    pair_demand = pairs // num_links
+    pair_link = pairs % num_links
+    # A row for each pair and each path q of its demand: find the pair and the path of each row.
+    first_path = np.searchsorted(path_demand, pair_demand)
+    num_paths_of_pair = np.searchsorted(path_demand, pair_demand, side="right") - first_path
     if num_paths_of_pair.sum() > _MAX_ROWS:
         raise InputError.invalid(
             "oblivious",
@@ -198,24 +199,25 @@ def _cover_rows(
             f"{_MAX_ROWS:,} rows are supported",
             "use fewer paths, or a smaller network",
         )
-    pair = np.repeat(np.arange(len(pairs)), num_paths_of_pair)
-    q = (
+    # Index of the pair of each row.
+    row_pair = np.repeat(np.arange(len(pairs)), num_paths_of_pair)
+    row_path = (
         np.arange(num_paths_of_pair.sum())
         - np.repeat(np.cumsum(num_paths_of_pair) - num_paths_of_pair, num_paths_of_pair)
-        + first_path[pair]
+        + first_path[row_pair]
     )
-    row = np.arange(len(pair))
+    row = np.arange(len(row_pair))
     # Coefficients of the splits: a[d, e] / c[e].
     split_terms = sp.csr_array(
         (np.ones(len(path_link_uses.row)), (pair_of_use, path_link_uses.row)),
         shape=(problem.paths.num_demands * num_links, width),
     )[pairs]
-    split_terms = sp.csr_array(sp.diags_array(1 / capacity[e]) @ split_terms)[pair]
+    split_terms = sp.csr_array(sp.diags_array(1 / capacity[pair_link]) @ split_terms)[row_pair]
     # Coefficients of the weights: the links of each path q.
-    links_of_q = path_links[q].tocoo()
-    column = num_paths + e[pair][links_of_q.row] * num_links + links_of_q.col
+    row_path_links = path_links[row_path].tocoo()
+    column = num_paths + pair_link[row_pair][row_path_links.row] * num_links + row_path_links.col
     weight_terms = sp.csr_array(
-        (np.ones(links_of_q.nnz), (row[links_of_q.row], column)), shape=(len(row), width)
+        (np.ones(row_path_links.nnz), (row[row_path_links.row], column)), shape=(len(row), width)
     )
     return sp.csr_array(split_terms - weight_terms)
 
@@ -261,9 +263,9 @@ class Oblivious:
         """
         if self._splits is None:
             program = RatioProgram.of(past.network)
-            best = program.solve_min_ratio(self._settings)
-            self._splits = program.splits(best, past.network)
-            self.ratio = float(best[-1])
+            optimal_variables = program.solve_min_ratio(self._settings)
+            self._splits = program.splits(optimal_variables, past.network)
+            self.ratio = float(optimal_variables[-1])
         return self._splits
 
 

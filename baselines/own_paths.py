@@ -36,7 +36,7 @@ def with_flows(
         [path for path in demand_paths if path not in path_columns[d]]
         for d, demand_paths in enumerate(used_paths)
     ]
-    # Add one new path per demand at a time.
+    # Add the new paths, one for each demand at a time; a demand without another one gets ().
     for index in range(max(map(len, new_paths_by_demand), default=0)):
         added_paths = [
             new_paths[index] if index < len(new_paths) else () for new_paths in new_paths_by_demand

@@ -81,6 +81,7 @@ def path_program(
     variables = matrix.path_variables(selected)
     links = np.unique(variables.link)
     loads = variables.link_incidence(len(capacity))[links]
+    # (n,) rate of the demand of each path.
     rate = matrix.demand[variables.demands][variables.demand_row]
     background_load = np.zeros(len(capacity)) if background is None else background
     minimises_utilisation = matrix.network.objective.rules.minimises_utilisation
@@ -110,13 +111,13 @@ class _LinkRows(NamedTuple):
         links: (m,) link of each row.
         loads: (m, n) 1 where a path uses a link.
         capacity: (E,) capacity that the demands may use.
-        fixed: (E,) load of other demands.
+        fixed_load: (E,) load of other demands.
     """
 
     links: Array
     loads: sp.csr_array
     capacity: Array
-    fixed: Array
+    fixed_load: Array
 
 
 def _bottleneck(variables: PathVariables, capacity: Array) -> Array:
@@ -138,6 +139,7 @@ def _value_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) ->
     demand = matrix.demand[variables.demands]
     limits = rows.capacity[rows.links]
     costs = -matrix.network.value.reshape(-1)[variables.path]
+    # Expected magnitude of each path flow: the demand, or the bottleneck of the path.
     max_flow = np.minimum(demand[variables.demand_row], _bottleneck(variables, rows.capacity))
     if matrix.network.objective.rules.carries_all:
         return LinearProgram(costs, rows.loads, limits, demand_rows, demand, size=max_flow)
@@ -164,14 +166,15 @@ def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows)
     rate = demand[variables.demand_row]
     bottleneck = _bottleneck(variables, rows.capacity)
     feasible_theta = _feasible_theta(variables, rows, rate, bottleneck)
-    theta = sp.csr_array(-rows.capacity[rows.links][:, None])
+    theta_column = sp.csr_array(-rows.capacity[rows.links][:, None])
     # theta is at least the utilisation by the background.
-    min_theta = _max_utilisation(rows.fixed, rows.capacity)
+    min_theta = _max_utilisation(rows.fixed_load, rows.capacity)
     min_theta_row = sp.csr_array(([-1.0], ([0], [num_paths])), shape=(1, num_paths + 1))
+    # Expected magnitudes: path flows at the feasible theta, and this theta.
     return LinearProgram(
         np.append(np.zeros(num_paths), 1.0),
-        sp.vstack([sp.hstack([rows.loads, theta]), min_theta_row], format="csr"),
-        np.append(-rows.fixed[rows.links], -min_theta),
+        sp.vstack([sp.hstack([rows.loads, theta_column]), min_theta_row], format="csr"),
+        np.append(-rows.fixed_load[rows.links], -min_theta),
         sp.hstack([variables.demand_incidence(), sp.csr_array((len(demand), 1))], format="csr"),
         demand,
         size=np.append(np.minimum(rate, feasible_theta * bottleneck), feasible_theta),
@@ -196,7 +199,7 @@ def _feasible_theta(
         if len(bottleneck)
         else bottleneck
     )
-    load = rows.fixed + np.bincount(
+    load = rows.fixed_load + np.bincount(
         variables.link, (rate * split)[variables.column], minlength=len(rows.capacity)
     )
     return _max_utilisation(load, rows.capacity)

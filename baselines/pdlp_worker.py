@@ -72,6 +72,7 @@ def solve(
         solve_log_pb2.TERMINATION_REASON_OPTIMAL: "optimal",
         solve_log_pb2.TERMINATION_REASON_TIME_LIMIT: "time_limit",
     }.get(reason, "failed")
+    # PDLP gives the rows a_ub x <= b_ub multipliers of at most 0: change their sign.
     return (
         np.array(result.primal_solution),
         -np.array(result.dual_solution)[: len(b_ub)],

@@ -101,7 +101,8 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
         return demand[None].copy()
     rng = np.random.default_rng(seed)
     replica_demands = np.zeros((replicas, len(demand)))
-    # Halve the largest piece until there are enough pieces (max-heap of pieces).
+    # Halve the largest piece until there are enough pieces.  The heap has (-rate, demand), so that
+    # the largest piece is first.
     heap = [(-rate, d) for d, rate in enumerate(demand.tolist()) if rate > 0]
     heapq.heapify(heap)
     for _ in range(int(phi * len(heap))):
@@ -120,11 +121,11 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
             for i, rate in enumerate(sorted(rates, reverse=True)):
                 replica_demands[order[i % replicas], d] += rate
                 num_pieces[order[i % replicas]] += 1
-    # Assign the other demands at random, in equal numbers.
-    unsplit = np.array([d for d, rates in pieces.items() if len(rates) == 1], np.int64)
+    # Assign the other demands at random; the numbers of two replicas differ by at most one.
+    unsplit_demands = np.array([d for d, rates in pieces.items() if len(rates) == 1], np.int64)
     replica_demands[
-        rng.permutation(np.resize(rng.permutation(replicas), len(unsplit))), unsplit
-    ] = demand[unsplit]
+        rng.permutation(np.resize(rng.permutation(replicas), len(unsplit_demands))), unsplit_demands
+    ] = demand[unsplit_demands]
     return replica_demands
 
 

@@ -134,15 +134,17 @@ class Teavar:
         failure = np.full(len(cables), self.failure) if self.failure else random_failure
         if self.single:
             failure = np.zeros(len(cables))
-        demands = int((matrix.routable & (matrix.demand > 0)).sum())
-        enumerated = most_likely_scenarios(
-            failure, 1 - (1 - self.beta) / 2, _MAX_ROWS // max(1, demands)
+        # Number of demands with a rate and a live path, which limits the number of scenarios.
+        num_demands = int((matrix.routable & (matrix.demand > 0)).sum())
+        scenario_list = most_likely_scenarios(
+            failure, 1 - (1 - self.beta) / 2, _MAX_ROWS // max(1, num_demands)
         )
-        works = np.ones((len(enumerated), topology.num_links), bool)
-        for s, (_, failed) in enumerate(enumerated):
+        # (S, E) whether each link is live: the links of failed cables are not.
+        works = np.ones((len(scenario_list), topology.num_links), bool)
+        for s, (_, failed) in enumerate(scenario_list):
             for cable in failed:
                 works[s, cables[cable]] = False
-        return Scenarios(np.array([probability for probability, _ in enumerated]), works)
+        return Scenarios(np.array([probability for probability, _ in scenario_list]), works)
 
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[LinearProgram, Array]:
         """Build the LP that minimises the conditional value at risk (CVaR) of the loss.
@@ -169,15 +171,15 @@ class Teavar:
         # Rows: capacities; demands; loss of each demand and set of live paths >= demand - flow;
         # loss of each scenario - u - alpha <= 0.
         loss_rows = losses.rows(paths, num_variables)
-        scenario_loss = sparse_ones(
+        loss_terms = sparse_ones(
             np.repeat(np.arange(num_scenarios), num_demands),
             num_flows + losses.index,
             (num_scenarios, num_variables),
         )
-        excess = sparse_ones(
+        excess_terms = sparse_ones(
             np.arange(num_scenarios), excess_column, (num_scenarios, num_variables)
         )
-        alpha = sparse_ones(
+        alpha_terms = sparse_ones(
             np.arange(num_scenarios),
             np.full(num_scenarios, num_variables - 1),
             (num_scenarios, num_variables),
@@ -191,17 +193,18 @@ class Teavar:
             for matrix_rows in incidences
         )
         rows = sp.vstack(
-            [loads, demand_rows, loss_rows, scenario_loss - excess - alpha], format="csr"
+            [loads, demand_rows, loss_rows, loss_terms - excess_terms - alpha_terms], format="csr"
         )
         limits = np.concatenate(
             [matrix.capacity, demand, -demand[losses.demand], np.zeros(num_scenarios)]
         )
         # Objective: all traffic counts as lost in a scenario that is not enumerated.
-        not_enumerated = max(0.0, 1 - float(scenarios.probability.sum()))
+        unlisted_probability = max(0.0, 1 - float(scenarios.probability.sum()))
         cost = np.zeros(num_variables)
         upper = np.full(num_variables, np.inf)
         cost[excess_column] = scenarios.probability / (1 - self.beta)
-        cost[-1] = 1 - not_enumerated / (1 - self.beta)
+        # The last variable is alpha, at most the total demand.
+        cost[-1] = 1 - unlisted_probability / (1 - self.beta)
         upper[-1] = demand.sum()
         return LinearProgram(cost, rows, limits, upper=upper), paths.path
 
@@ -234,14 +237,16 @@ class _LossVariables:
         """Return a loss variable for each demand and pattern of live paths in the scenarios."""
         num_flows = len(paths.path)
         num_demands = len(paths.demands)
-        failed = (~scenarios.works).astype(float)
-        live = failed @ paths.link_incidence(len(matrix.capacity)) == 0
+        is_failed = (~scenarios.works).astype(float)
+        # A path is live in a scenario if none of its links has failed.
+        live = is_failed @ paths.link_incidence(len(matrix.capacity)) == 0
         # (n, m) matrix that sums the bits of a demand's live paths to a code.
         path_bits = sp.csr_array(
             (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(num_flows), paths.demand_row)),
             shape=(num_flows, num_demands),
         )
         pattern = (live @ path_bits).astype(np.int64)  # (S, demands)
+        # A loss variable for each distinct code: the demand above bit 32, its pattern below.
         pattern_codes, index = np.unique(
             (pattern + (np.arange(num_demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
         )
@@ -293,6 +298,7 @@ def most_likely_scenarios(
         InputError: the required coverage takes more than ``max_scenarios``.
     """
     no_failure = float(np.prod(1 - failure))
+    # A set in which item i fails, too, is odds[i] times as probable.
     odds = failure / (1 - failure)
     order = np.argsort(-odds, kind="stable")
     cutoff = no_failure
@@ -300,10 +306,11 @@ def most_likely_scenarios(
     while sum(probability for probability, _ in scenarios) < coverage and cutoff > _MIN_CUTOFF:
         cutoff /= 2
         scenarios = []
-        # The last entry is the next position in order.
+        # Entries: probability, failed items, and the first position in ``order`` of the items that
+        # may be added.
         stack: list[tuple[float, tuple[int, ...], int]] = [(no_failure, (), 0)]
         while stack:
-            probability, failed, first = stack.pop()
+            probability, failed, first_position = stack.pop()
             scenarios.append((probability, failed))
             if len(scenarios) > max_scenarios:
                 raise InputError.invalid(
@@ -313,7 +320,7 @@ def most_likely_scenarios(
                     f"scenarios to cover {coverage:.4g} of the probability",
                     "lower beta",
                 )
-            for position in range(first, len(order)):
+            for position in range(first_position, len(order)):
                 item = int(order[position])
                 if probability * odds[item] < cutoff:
                     # The items after it are less likely to fail.

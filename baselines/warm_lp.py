@@ -139,11 +139,11 @@ class _NetworkProgram:
         # The solver's tolerances are absolute: scale rates so that the mean capacity is near 1.
         capacity = problem.capacity[0].cpu().numpy()
         mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
-        self._unit = float(power_of_two(mean))
+        self._rate_unit = float(power_of_two(mean))
         self._has_row = np.zeros(len(self._used_links), bool)
         # Units of the variables, set by the first matrix; coefficients of theta in the link rows.
-        self._units: Array | None = None
-        self._coefficients = capacity[:0]
+        self._variable_units: Array | None = None
+        self._theta_coefficients = capacity[:0]
 
     def fits(self, problem: Problem) -> bool:
         """Return whether a problem has the paths, objective and values of this program."""
@@ -164,14 +164,15 @@ class _NetworkProgram:
         """
         variables = self._variables
         # Rates of demands that have a live path, and limits of links, in the program's unit.
-        may_carry = is_live.reshape(-1)[self._path]
-        num_live = np.bincount(variables.demand_row, may_carry, len(variables.demands))
-        rate = np.where(num_live > 0, demand[variables.demands], 0.0) / self._unit
-        limit = capacity[self._used_links] / self._unit
+        is_live_path = is_live.reshape(-1)[self._path]
+        # (m,) number of live paths of each demand.
+        num_live_paths = np.bincount(variables.demand_row, is_live_path, len(variables.demands))
+        rate = np.where(num_live_paths > 0, demand[variables.demands], 0.0) / self._rate_unit
+        limit = capacity[self._used_links] / self._rate_unit
         # Links that could bind: the demands that can use them exceed their capacity; or, for the
         # largest utilisation, a lower bound from demands with one live path.
-        max_rate = rate[variables.demand_row] * may_carry
-        forced_rate = max_rate * (num_live[variables.demand_row] == 1)
+        max_rate = rate[variables.demand_row] * is_live_path
+        forced_rate = max_rate * (num_live_paths[variables.demand_row] == 1)
         # A failed link needs no row: its paths have the upper bound 0.
         may_be_full = may_bind(
             self._loads,
@@ -185,10 +186,12 @@ class _NetworkProgram:
         kept_rows = self._update_rows(rate, limit, needs_row)
         # Right-hand sides and bounds of this matrix.
         link_limit = limit[self._has_row]
-        upper = np.where(may_carry, np.inf, 0.0)
+        upper = np.where(is_live_path, np.inf, 0.0)
         if self._rules.minimises_utilisation:
             link_limit = np.zeros(len(link_limit))
             upper = np.append(upper, np.inf)
+        # The stored program has right-hand sides of 1, which scaling has changed to row factors:
+        # multiply them by the right-hand sides of this matrix.
         scaled_program = self._program
         b_ub = link_limit if self._rules.carries_all else np.concatenate([link_limit, rate])
         b_eq = None if scaled_program.b_eq is None else rate * scaled_program.b_eq
@@ -198,7 +201,9 @@ class _NetworkProgram:
         x, dual, status = self._highs.solve(program, kept_rows)
         # Flows and prices in Gbit/s.
         flow = np.zeros(self._shape)
-        flow.reshape(-1)[self._path] = (x * self._units)[: len(self._path)] * self._unit
+        flow.reshape(-1)[self._path] = (x * self._variable_units)[
+            : len(self._path)
+        ] * self._rate_unit
         prices = np.zeros(len(capacity))
         links = self._used_links[self._has_row]
         prices[links] = (dual * self._cost_unit / self._row_units)[: len(links)]
@@ -215,10 +220,10 @@ class _NetworkProgram:
         Returns:
             position of each row of the old program in the new one; None where no row is new.
         """
-        is_first = self._units is None
+        is_first = self._variable_units is None
         has_new_rows = bool((needs_row & ~self._has_row).any())
         has_new_coefficients = self._rules.minimises_utilisation and not np.array_equal(
-            limit, self._coefficients
+            limit, self._theta_coefficients
         )
         if not (is_first or has_new_rows or has_new_coefficients):
             return None
@@ -227,9 +232,10 @@ class _NetworkProgram:
         self._build(rate, limit)
         if is_first or not has_new_rows:
             return None
-        position = np.cumsum(self._has_row) - 1
-        num_links = int(self._has_row.sum())
-        return np.concatenate([position[old_rows], num_links + np.arange(len(rate))])
+        # Position of each link row in the new program; the rows of the demands follow them.
+        new_row = np.cumsum(self._has_row) - 1
+        num_link_rows = int(self._has_row.sum())
+        return np.concatenate([new_row[old_rows], num_link_rows + np.arange(len(rate))])
 
     def _build(self, rate: Array, limit: Array) -> None:
         """Build the program with right-hand sides of 1: rows of links, then of demands.
@@ -250,15 +256,16 @@ class _NetworkProgram:
             demand_rows = sp.hstack([demand_rows, sp.csr_array((len(rate), 1))], format="csr")
             cost = np.append(np.zeros(len(cost)), 1.0)
             size = np.append(size, 1.0)
-        if self._units is not None:
-            size = self._units
+        # Later programs keep the units of the first one.
+        if self._variable_units is not None:
+            size = self._variable_units
         a_ub = loads if rules.carries_all else sp.vstack([loads, demand_rows], format="csr")
         a_eq = demand_rows if rules.carries_all else None
         b_eq = None if a_eq is None else np.ones(len(rate))
         program = LinearProgram(cost, sp.csr_array(a_ub), np.ones(a_ub.shape[0]), a_eq, b_eq)
-        self._program, self._units, self._row_units = program.scaled(size)
-        self._cost_unit = program.cost_unit(self._units)
-        self._coefficients = limit
+        self._program, self._variable_units, self._row_units = program.scaled(size)
+        self._cost_unit = program.cost_unit(self._variable_units)
+        self._theta_coefficients = limit
 
 
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:

@@ -19,9 +19,10 @@ def solve_all(
     """Solve independent linear programs in parallel; return the solutions in their order.
 
     Args:
-        programs: programs to solve. settings: settings of the LP solver. workers: number of
-        processes that solve at the same time; 0 for one per core, 1 for the calling
-            process only.
+        programs: programs to solve.
+        settings: settings of the LP solver.
+        workers: number of processes that solve at the same time; 0 for one per core, 1 for the
+            calling process only.
 
     Raises:
         SolverError: the LP solver cannot run.
@@ -29,6 +30,7 @@ def solve_all(
     workers = workers or os.cpu_count() or 1
     if min(workers, len(programs)) <= 1:
         return [solve_program(program, settings) for program in programs]
+    # Four chunks for each worker: few transfers, and an even load.
     chunk_size = max(1, len(programs) // (4 * workers))
     return list(
         _pool(workers).map(

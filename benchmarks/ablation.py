@@ -55,7 +55,7 @@ REPAIRS = {
     "admm": FlowGnnSchemeConfig(),
     "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }
-REPAIRED = ("cut", "cut_gap", "refill", "admm", "pdhg")  # columns of the summary
+SUMMARY_REPAIRS = ("cut", "cut_gap", "refill", "admm", "pdhg")  # columns of the summary
 COLUMNS = (
     "network",
     "load",
@@ -69,7 +69,9 @@ COLUMNS = (
 )
 
 
-def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
+def scores_with_repair(
+    scheme: Any, problems: list[Any], optima: list[float]
+) -> tuple[float, float, float]:
     """Return mean and worst share of the optimum, and the mean certified gap, of a scheme.
 
     Args:
@@ -89,7 +91,9 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
     )
 
 
-def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
+def scores_without_repair(
+    scheme: Any, problems: list[Any], optima: list[float]
+) -> tuple[float, float, float]:
     """Return mean and worst share of the optimum, and the mean certified gap, of a scheme's model
     without repair: its splits are reduced to the capacities and not refilled.
 
@@ -110,7 +114,7 @@ def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float,
     )
 
 
-def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def summarise(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return a row for each network and variant: % of the optimum after each repair, the mean over
     the seeds with the half width of its 95% confidence interval.
 
@@ -118,19 +122,19 @@ def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         rows: rows of ablation.csv.
     """
     lines: dict[tuple[str, str], dict[str, str]] = {}
-    for case in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
-        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == case]
+    for case_key in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
+        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == case_key]
         shares = [100 * float(row["of_optimum"]) for row in group]
         count = len(group)
-        line = lines.setdefault(case[:2], {"network": case[0], "variant": case[1]})
+        line = lines.setdefault(case_key[:2], {"network": case_key[0], "variant": case_key[1]})
         # Student's t interval of the mean.
         half_width = (
             f" ± {stats.t.ppf(0.975, count - 1) * statistics.stdev(shares) / count**0.5:.1f}"
             if count > 1
             else ""
         )
-        line[case[2]] = f"{statistics.mean(shares):.1f}{half_width}"
-        if case[2] == "cut":
+        line[case_key[2]] = f"{statistics.mean(shares):.1f}{half_width}"
+        if case_key[2] == "cut":
             line["cut_gap"] = (
                 f"{100 * statistics.mean(float(row['certified_gap']) for row in group):.1f}%"
             )
@@ -193,15 +197,15 @@ class Network:
         ]
         self.optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
 
-    def measured(self, scheme: Any) -> tuple[float, float, float]:
+    def scores_with_repair(self, scheme: Any) -> tuple[float, float, float]:
         """Return a scheme's mean and worst share of the optimum, and its mean certified gap."""
-        return measured(scheme, self.problems, self.optima)
+        return scores_with_repair(scheme, self.problems, self.optima)
 
     def cut_only(self, scheme: Any) -> tuple[float, float, float]:
         """Return mean and worst share of the optimum, and mean certified gap, of a scheme's model
         without repair.
         """
-        return alone(scheme, self.problems, self.optima)
+        return scores_without_repair(scheme, self.problems, self.optima)
 
 
 def measure_untrained(network: Network, results: Results) -> None:
@@ -218,7 +222,7 @@ def measure_untrained(network: Network, results: Results) -> None:
         key = network.name, network.load, variant, 0, 0
         if variant in SHIPPED:
             results.record(*key, "cut", *network.cut_only(scheme))
-        results.record(*key, "refill", *network.measured(scheme))
+        results.record(*key, "refill", *network.scores_with_repair(scheme))
 
 
 def train_and_measure(
@@ -251,7 +255,7 @@ def train_and_measure(
         untrained = FlowGnnScheme(trainer.model.eval(), FlowGnnSchemeConfig())  # type: ignore[arg-type]
         untrained_key = network.name, network.load, f"untrained: {variant}", seed, 0
         results.record(*untrained_key, "cut", *network.cut_only(untrained))
-        results.record(*untrained_key, "admm", *network.measured(untrained))
+        results.record(*untrained_key, "admm", *network.scores_with_repair(untrained))
         trainer.model.train()
         trainer.train(Path(folder), progress=False)
         model, _ = load_flow_gnn(Path(folder))
@@ -259,7 +263,9 @@ def train_and_measure(
     key = network.name, network.load, variant, seed, trainer.state.step
     results.record(*key, "cut", *network.cut_only(FlowGnnScheme(model, FlowGnnSchemeConfig())))
     for repair, repair_config in REPAIRS.items():
-        results.record(*key, repair, *network.measured(FlowGnnScheme(model, repair_config)))
+        results.record(
+            *key, repair, *network.scores_with_repair(FlowGnnScheme(model, repair_config))
+        )
 
 
 def parse_options() -> argparse.Namespace:
@@ -310,9 +316,9 @@ def main() -> None:
                     train_and_measure(network, variant, seed, options.steps, results)
     summary_file = options.out / "ablation-summary.csv"
     with summary_file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, ("network", "variant", *REPAIRED))
+        writer = csv.DictWriter(stream, ("network", "variant", *SUMMARY_REPAIRS))
         writer.writeheader()
-        writer.writerows(summarised(results.rows))
+        writer.writerows(summarise(results.rows))
     print(file, summary_file)
 
 

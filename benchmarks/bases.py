@@ -102,6 +102,7 @@ def one_by_one(problems: list[teal.Problem], repeats: int) -> dict[str, float]:
     seconds: dict[str, list[float]] = {column: [] for column in engine_by_column}
     pivots = []
     gap = 0.0
+    # Compile cold and warm solves; the result starts the first warm solve.
     result = solve(problems[0], warm_start=solve(problems[0]))
     for index, problem in enumerate(problems):
         previous = result

@@ -46,7 +46,7 @@ def measure(file: Path, repeats: int) -> float:
     return statistics.median(times)
 
 
-def measured(setting: str, file: Path, loops: int, repeats: int) -> float:
+def measure_under_load(setting: str, file: Path, loops: int, repeats: int) -> float:
     """Return the median time of a solve in a new process, ms, while busy loops run.
 
     Args:
@@ -101,7 +101,7 @@ def main() -> None:
     print(f"{'round':5} {'waits':12}" + "".join(f"{count:>4} loops" for count in counts))
     for number in range(options.rounds):
         for setting in ("usual", "brief", "torch first"):
-            times = [measured(setting, file, count, options.repeats) for count in counts]
+            times = [measure_under_load(setting, file, count, options.repeats) for count in counts]
             print(f"{number:5} {setting:12}" + "".join(f"{ms:10.1f}" for ms in times), flush=True)
 
 

@@ -126,7 +126,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
         data: folder of the published files.
         schemes: names of schemes whose share of the optimum over all paths is printed.
     """
-    topology_name, traffic_name, scale = NETWORKS[name]
+    topology_name, traffic_name, total_flow_factor = NETWORKS[name]
     topology = teal.load_topology(
         published(data, topology_name) if "/" in topology_name else topology_name
     )
@@ -134,22 +134,26 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
         published(data, traffic_name) if "/" in traffic_name else traffic_name, topology
     )
     # Total flow needs demands that do not all fit.
-    factor = scale if objective_name == "total_flow" else 1.0
+    factor = total_flow_factor if objective_name == "total_flow" else 1.0
     objective = teal.Objective(teal.ObjectiveName(objective_name))
     # Both sets of candidate paths.
     begin = time.perf_counter()
-    edge_disjoint = teal.compute_paths(topology, traffic.pairs, num_paths=4, cache=False)
+    edge_disjoint_paths = teal.compute_paths(topology, traffic.pairs, num_paths=4, cache=False)
     edge_disjoint_s = time.perf_counter() - begin
     split = traffic.split()
-    training = traffic.read(spread(split.train, representative_matrices(edge_disjoint))) * factor
-    chosen, chosen_s = paths_by_column_generation(topology, edge_disjoint, objective, training)
+    training = (
+        traffic.read(spread(split.train, representative_matrices(edge_disjoint_paths))) * factor
+    )
+    chosen_paths, chosen_s = paths_by_column_generation(
+        topology, edge_disjoint_paths, objective, training
+    )
     # Problems of unseen matrices over each set, and bounds over all paths of the network.
     # One unseen matrix if D x K paths are many.
-    num_unseen = 1 if edge_disjoint.leaf.size > MANY_PATHS else MAX_UNSEEN
+    num_unseen = 1 if edge_disjoint_paths.leaf.size > MANY_PATHS else MAX_UNSEEN
     unseen = traffic.read(spread(split.test, num_unseen)) * factor
     unseen = unseen[unseen.sum(1) > 0]
-    edge_disjoint_problem = teal.Problem.create(topology, edge_disjoint, objective, unseen)
-    chosen_problem = teal.Problem.create(topology, chosen, objective, unseen)
+    edge_disjoint_problem = teal.Problem.create(topology, edge_disjoint_paths, objective, unseen)
+    chosen_problem = teal.Problem.create(topology, chosen_paths, objective, unseen)
     bounds = torch.cat(
         [
             generate_columns(chosen_problem.row(row), target=1e-3).bound_all_paths
@@ -164,7 +168,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
             for problem in (edge_disjoint_problem, chosen_problem)
         )
     )
-    counts = f"{int(edge_disjoint.mask.sum()):,} / {int(chosen.mask.sum()):,}"
+    counts = f"{int(edge_disjoint_paths.mask.sum()):,} / {int(chosen_paths.mask.sum()):,}"
     ratio = solve_time_ratio(chosen_problem, edge_disjoint_problem)
     print(
         f"| {name} | {objective_name} | {len(unseen)} | {edge_disjoint_s:.2g} / {chosen_s:.2g} s | {counts} "

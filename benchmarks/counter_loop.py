@@ -74,6 +74,7 @@ class Loop:
         """
         traffic = load_traffic(options.traffic, self.topology)
         pairs = all_pairs(self.topology)
+        # Column of each pair of the traffic among all pairs of nodes; other pairs have no demand.
         index_of_pair = {tuple(pair): d for d, pair in enumerate(pairs.tolist())}
         columns = [index_of_pair[tuple(pair)] for pair in traffic.pairs.tolist()]
         series = np.zeros((options.history + options.intervals, len(pairs)))
@@ -81,7 +82,7 @@ class Loop:
         series[:, columns] = traffic.read(np.arange(first, first + len(series)))
         return compute_paths(self.topology, pairs, num_paths=4), series
 
-    def realise(self, matrix: FloatArray) -> None:
+    def record_utilisation(self, matrix: FloatArray) -> None:
         """Route a matrix (D,), Gbit/s, by the current splits; record its largest link utilisation
         divided by the optimum.
         """
@@ -90,7 +91,7 @@ class Loop:
         optimum = float(solve(interval, gap=1e-3).value)
         self.ratios.append(float(utilisation.amax()) / optimum)
 
-    def count(self, matrix: FloatArray, *, is_faulty: bool) -> tuple[Records, Records]:
+    def read_counters(self, matrix: FloatArray, *, is_faulty: bool) -> tuple[Records, Records]:
         """Return the counters of links and of nodes while the current splits route a matrix, as
         records for the service; rates are in Gbit/s and have 1% noise.
 
@@ -157,11 +158,11 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
             await client.measure("net", loop.series[: loop.history], begin, 300)
             loop.splits = await _splits_for_next_interval(client)
         for number, matrix in enumerate(loop.series[loop.history :]):
-            loop.realise(matrix)
+            loop.record_utilisation(matrix)
             # Every fault_period-th interval has faulty counters.
             period = loop.fault_period
             is_faulty = bool(period) and number % period == period - 1
-            links, nodes = loop.count(matrix, is_faulty=is_faulty)
+            links, nodes = loop.read_counters(matrix, is_faulty=is_faulty)
             # Before the first allocation the service's routing is the IGP's.
             routing = "allocation" if number or loop.history else "igp"
             time = begin + np.timedelta64(300 * (loop.history + number), "s")

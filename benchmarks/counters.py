@@ -241,26 +241,33 @@ def _evaluate_repair(case: Case) -> None:
         rng = np.random.default_rng(1)
         rows = []
         for _ in range(40):
-            truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
-            values = case.measurements @ truth
+            truth, stuck_matrix = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            true_loads = case.measurements @ truth
             # Counters at the senders, at the receivers and at the border, as they should be.
-            clean = np.concatenate([values[:links], values])
-            counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
+            true_counters = np.concatenate([true_loads[:links], true_loads])
+            counters = checker.corrupted_counters(truth, stuck_matrix, share, rng)
             # The matrix that the operator assumes, with 2% noise.
-            believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+            assumed_matrix = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             begin = time.perf_counter()
-            fixed = repair(case.topology, counters, case.measurements @ believed)
+            repair_result = repair(case.topology, counters, case.measurements @ assumed_matrix)
             seconds = time.perf_counter() - begin
-            used = values > 0
+            has_load = true_loads > 0
             blamed = np.concatenate(
-                [fixed.blamed_sent, fixed.blamed_received, fixed.blamed_external]
+                [
+                    repair_result.blamed_sent,
+                    repair_result.blamed_received,
+                    repair_result.blamed_external,
+                ]
             )
-            good = np.abs(np.concatenate(counters) - clean) <= 0.05 * clean
-            within = (np.abs(fixed.values - values) <= 0.05 * values)[used].mean()
-            rows.append((within, (blamed & good).sum() / good.sum(), seconds))
-        within, blamed, seconds = np.array(rows).T
+            is_right = np.abs(np.concatenate(counters) - true_counters) <= 0.05 * true_counters
+            right_share = (np.abs(repair_result.values - true_loads) <= 0.05 * true_loads)[
+                has_load
+            ].mean()
+            rows.append((right_share, (blamed & is_right).sum() / is_right.sum(), seconds))
+        # For each trial: share of loads right to 5%, share of right counters blamed, seconds.
+        right_share, blamed, seconds = np.array(rows).T
         print(
-            f"repair, {100 * share:.0f}% of the counters wrong: {within.mean():.3f} within 5%, "
+            f"repair, {100 * share:.0f}% of the counters wrong: {right_share.mean():.3f} within 5%, "
             f"{100 * blamed.mean():.3f}% of the good ones blamed, {1e3 * np.median(seconds):.1f} ms",
             flush=True,
         )
@@ -281,20 +288,21 @@ def _evaluate_alarms(case: Case, num_clean: int) -> None:
         alarms = []
         num_false_alarms = 0
         for _ in range(num_clean):
-            truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
-            counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
+            truth, stuck_matrix = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            counters = checker.corrupted_counters(truth, stuck_matrix, share, rng)
             num_false_alarms += checker.check(
                 counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))
             ).alarm
         # 100 intervals in which whole demands are missing in the assumed matrix.
         for _ in range(100):
-            truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
-            counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
-            believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+            truth, stuck_matrix = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            counters = checker.corrupted_counters(truth, stuck_matrix, share, rng)
+            assumed_matrix = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             order = rng.permutation(len(truth))
+            # The first demands in random order with 5% of the traffic.
             num_missing = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
-            believed[order[:num_missing]] = 0.0
-            alarms.append(checker.check(counters, believed).alarm)
+            assumed_matrix[order[:num_missing]] = 0.0
+            alarms.append(checker.check(counters, assumed_matrix).alarm)
         print(
             f"alarm, {100 * share:.0f}% of the counters wrong: {num_false_alarms} of {num_clean} clean intervals, "
             f"{np.mean(alarms):.2f} of those where 5% of the traffic is missing",
@@ -311,26 +319,29 @@ def _evaluate_lasting_faults(case: Case) -> None:
         checker.calibrate(case.history)
         for share in (0.0, 0.1):
             texts = []
-            for missing in (0.0, 0.01, 0.02, 0.03):
+            for missing_share in (0.0, 0.01, 0.02, 0.03):
                 rng = np.random.default_rng(3)
                 alarms = 0
                 for _ in range(_TRIALS):
                     # The same demands are missing in every interval of the window.
                     order = rng.permutation(len(case.pairs))
                     for _ in range(window):
-                        truth, wrong_truth = (
+                        truth, stuck_matrix = (
                             case.test[rng.integers(len(case.test))] for _ in range(2)
                         )
-                        believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+                        assumed_matrix = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+                        # The first demands in this order with the missing share of the traffic.
                         num_missing = (
-                            np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
+                            np.searchsorted(np.cumsum(truth[order]), missing_share * truth.sum())
+                            + 1
                         )
-                        believed[order[: num_missing if missing else 0]] = 0.0
+                        assumed_matrix[order[: num_missing if missing_share else 0]] = 0.0
                         result = checker.check(
-                            checker.corrupted_counters(truth, wrong_truth, share, rng), believed
+                            checker.corrupted_counters(truth, stuck_matrix, share, rng),
+                            assumed_matrix,
                         )
                     alarms += result.alarm
-                texts.append(f"{100 * missing:.0f}% missing {alarms / _TRIALS:.2f}")
+                texts.append(f"{100 * missing_share:.0f}% missing {alarms / _TRIALS:.2f}")
             print(
                 f"window {window}, {100 * share:.0f}% of the counters wrong: share of alarms with "
                 + ", ".join(texts),
@@ -351,10 +362,10 @@ def _evaluate_repaired_estimates(case: Case) -> None:
             rng = np.random.default_rng(4)
             errors = []
             for number, truth in enumerate(case.test):
-                counted = checker.corrupted_counters(truth, case.test[number - 1], share, rng)
-                values = counted.values
+                readings = checker.corrupted_counters(truth, case.test[number - 1], share, rng)
+                values = readings.values
                 if is_repaired:
-                    values, _ = repaired_values(estimator, case.topology, counted)
+                    values, _ = repaired_values(estimator, case.topology, readings)
                 estimated = estimator.estimate(values, robust=is_repaired)
                 errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"

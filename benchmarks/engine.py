@@ -223,7 +223,7 @@ def measure(
     return problem, measured
 
 
-def cell(rows: Sequence[Measured], limit: float) -> tuple[str, Measured | None]:
+def time_cell(rows: Sequence[Measured], limit: float) -> tuple[str, Measured | None]:
     """Return the time of the fastest row as the text of a table cell, and this row.
 
     The text is the solver's seconds; ``>LIMIT`` if no row is solved and some were stopped at the
@@ -241,15 +241,15 @@ def cell(rows: Sequence[Measured], limit: float) -> tuple[str, Measured | None]:
     return (f">{limit:g}" if was_run else "not run"), None
 
 
-def ratio(peer_text: str, teal_text: str) -> str:
+def ratio_cell(peer_text: str, teal_text: str) -> str:
     """Return the ratio of another solver's time to Teal's as the text of a table cell.
 
     The text is ``>NUMBER`` if the other solver was stopped, and ``not run`` if one of the two was
     not run or Teal was stopped.
 
     Args:
-        peer_text: cell of the other solver's time (:func:`cell`).
-        teal_text: cell of Teal's time.
+        peer_text: the other solver's time as the text of a table cell.
+        teal_text: Teal's time in the same form.
     """
     if teal_text.startswith(">") or "not run" in (teal_text, peer_text):
         return "not run"
@@ -279,24 +279,24 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
         exact_rows = [row for row in peer_rows if row.solver == "HiGHS" and _may_be_exact(row)]
         for target in TARGETS:
             name = f"{start} to {target:g}"
-            teal_text, _ = cell(
+            teal_text, _ = time_cell(
                 [r for r in rows_of_start if r.solver == "Teal" and r.target == target], limit
             )
             # Stopped rows stay: if no solver reached the gap, the cell says ">LIMIT".
             rows_at_target = [
                 row for row in peer_rows if row.gap <= target or row.state != State.SOLVED
             ]
-            text, fastest = cell(rows_at_target, limit)
+            text, fastest = time_cell(rows_at_target, limit)
             line[f"Teal {name}"] = teal_text
             line[f"other {name}"] = text
             line[f"other {name}, which"] = f"{fastest.solver}, {fastest.setting}" if fastest else ""
-            line[f"other over Teal {name}"] = ratio(text, teal_text)
-            line[f"HiGHS over Teal {name}"] = ratio(cell(exact_rows, limit)[0], teal_text)
-        line[f"HiGHS {start}, exact"] = cell(exact_rows, limit)[0]
+            line[f"other over Teal {name}"] = ratio_cell(text, teal_text)
+            line[f"HiGHS over Teal {name}"] = ratio_cell(time_cell(exact_rows, limit)[0], teal_text)
+        line[f"HiGHS {start}, exact"] = time_cell(exact_rows, limit)[0]
         for solver in ("HiGHS", "Gurobi", "Clarabel", "PDLP"):
             solver_rows = [row for row in peer_rows if row.solver == solver]
             if solver_rows:
-                text, fastest = cell(solver_rows, limit)
+                text, fastest = time_cell(solver_rows, limit)
                 line[f"{solver} {start}"] = text
                 line[f"{solver} {start}, setting"] = fastest.setting if fastest else ""
     return line

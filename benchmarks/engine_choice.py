@@ -144,10 +144,16 @@ class Row(NamedTuple):
     """Measurement of a case.
 
     Attributes:
-        nodes, demands, scan: nodes and demands of the network; trie nodes and path slots.
-        rows, columns, updates: size of the presolved program of the first matrix.
-        interior_s, fused_s: seconds of each engine.
-        interior_gap, fused_gap: largest certified gap that it reached.
+        nodes: number of nodes of the network.
+        demands: number of demands.
+        scan: number of trie nodes and path slots, which PDHG reads in an iteration.
+        rows: rows of the presolved program of the first matrix.
+        columns: its columns.
+        updates: updates of its Schur complement.
+        interior_s: median time of interior points, s.
+        interior_gap: largest certified gap of interior points.
+        fused_s: median time of PDHG, by the fused engine, s.
+        fused_gap: largest certified gap of PDHG.
     """
 
     nodes: int
@@ -232,7 +238,7 @@ def _timed_in_turn(solves: list[Any], limit_s: float) -> list[tuple[float, float
 
 
 def _measure_network(
-    network: str, traffic: str, limit_s: float, done: set[tuple[str, ...]]
+    network: str, traffic: str, limit_s: float, measured_cases: set[tuple[str, ...]]
 ) -> Iterator[tuple[Case, Row]]:
     """Yield the measurements of all cases of a network and its traffic.
 
@@ -240,7 +246,7 @@ def _measure_network(
         network: source of the topology.
         traffic: source of the matrices.
         limit_s: deadline of a call, s.
-        done: cases that are measured already, as strings.
+        measured_cases: cases that are measured already, as strings.
     """
     import teal
     from teal.solvers.interior.engine import FirstMatrixProgram
@@ -255,15 +261,20 @@ def _measure_network(
         if objective == "proportional_fair" and paths.scan_size > _MAX_UTILITY_SCAN:
             continue
         problem = teal.Problem.create(topology, paths, objective, demand)
-        size = FirstMatrixProgram(problem.row(1)).size
+        program_size = FirstMatrixProgram(problem.row(1)).size
         for gap in _GAPS:
             previous = None
-            kinds = [("cold", 1), ("warm", 1), *(("cold", b) for b in _BATCHES if b < count)]
-            for start, batch in kinds:
+            starts_and_batches = [
+                ("cold", 1),
+                ("warm", 1),
+                *(("cold", b) for b in _BATCHES if b < count),
+            ]
+            for start, batch in starts_and_batches:
                 case = Case(network, traffic, objective, gap, start, batch)
-                if tuple(map(str, case)) in done:
+                if tuple(map(str, case)) in measured_cases:
                     continue
-                part = problem.rows(slice(1, 1 + batch))
+                # Matrix 0 is left for the warm start: the batch begins at matrix 1.
+                case_problem = problem.rows(slice(1, 1 + batch))
                 warm_start = None
                 if start == "warm":
                     previous = previous or teal.solve(
@@ -274,12 +285,12 @@ def _measure_network(
                 def solve(
                     engine: str,
                     deadline: float,
-                    part: Any = part,
+                    case_problem: Any = case_problem,
                     gap: float = gap,
                     warm_start: Any = warm_start,
                 ) -> Any:
                     return teal.solve(
-                        part,
+                        case_problem,
                         gap=gap,
                         engine=engine,
                         warm_start=warm_start,
@@ -293,7 +304,7 @@ def _measure_network(
                 ]
                 interior, fused = _timed_in_turn(solves, limit_s)
                 network_size = topology.num_nodes, paths.num_demands, paths.scan_size
-                yield case, Row._make((*network_size, *size, *interior, *fused))
+                yield case, Row._make((*network_size, *program_size, *interior, *fused))
 
 
 def measure(out: Path, data: Path | None, limit_s: float) -> None:
@@ -306,23 +317,25 @@ def measure(out: Path, data: Path | None, limit_s: float) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     table = out / "engine-choice.csv"
-    done: set[tuple[str, ...]] = set()
+    measured_cases: set[tuple[str, ...]] = set()
     if table.exists():
         with table.open(newline="") as stream:
-            done = {tuple(row[name] for name in Case._fields) for row in csv.DictReader(stream)}
+            measured_cases = {
+                tuple(row[name] for name in Case._fields) for row in csv.DictReader(stream)
+            }
     with table.open("a", newline="") as stream:
         writer = csv.writer(stream)
-        if not done:
+        if not measured_cases:
             writer.writerow(COLUMNS)
         for network, traffic in networks(data):
-            for case, row in _measure_network(network, traffic, limit_s, done):
+            for case, row in _measure_network(network, traffic, limit_s, measured_cases):
                 writer.writerow((*case, *row))
                 stream.flush()
             print(network, traffic, flush=True)
 
 
 # Factor on the time of an engine that missed the target.
-_MISSED = 3.0
+_MISS_PENALTY = 3.0
 _RIDGE = 1e-4  # ridge penalty of the fit, on standardised monomials
 _FOLDS = 8
 _KINDS = {
@@ -332,7 +345,7 @@ _KINDS = {
 }
 # Numbers of the cost model that are not fitted here: start of interior points from a PriceGNN,
 # time of a PDHG iteration, interior points under bounds on columns, and the largest network.
-_OTHER_NUMBERS = {
+_FIXED_PARAMETERS = {
     "price_gnn": {
         "seconds": 2e-3,
         "seconds_per_scan_entry": 3e-7,
@@ -397,7 +410,7 @@ def read_table(table: Path) -> list[Measured]:
             has_reached = {}
             for engine, column in (("interior", "interior"), ("pdhg", "fused")):
                 has_reached[engine] = float(record[f"{column}_gap"]) <= gap * (1 + 1e-4)
-                penalty = 1.0 if has_reached[engine] else _MISSED
+                penalty = 1.0 if has_reached[engine] else _MISS_PENALTY
                 seconds[engine] = penalty * float(record[f"{column}_s"])
             if not any(has_reached.values()):
                 continue
@@ -434,49 +447,55 @@ def fit_model(rows: list[Measured]) -> dict[str, Any]:
         ("interior", "pdhg"), _OBJECTIVES, ("cold", "warm")
     ):
         group = [row for row in rows if (row.case.objective, row.case.start) == (objective, start)]
-        matrix = np.array([monomials(row.features) for row in group])
+        monomial_rows = np.array([monomials(row.features) for row in group])
         target = np.log([row.seconds[engine] for row in group])
         # Standardise all monomials but the constant.
-        mean = matrix.mean(0)
-        scale = matrix.std(0) + 1e-9
+        mean = monomial_rows.mean(0)
+        scale = monomial_rows.std(0) + 1e-9
         mean[0], scale[0] = 0, 1
-        standard = (matrix - mean) / scale
-        ridge = _RIDGE * len(group) * np.eye(matrix.shape[1])
-        weights = np.linalg.solve(standard.T @ standard + ridge, standard.T @ target)
+        scaled_monomials = (monomial_rows - mean) / scale
+        ridge = _RIDGE * len(group) * np.eye(monomial_rows.shape[1])
+        weights = np.linalg.solve(
+            scaled_monomials.T @ scaled_monomials + ridge, scaled_monomials.T @ target
+        )
+        # Undo the standardisation: coefficients of the monomials themselves.
         coefficients = weights / scale
         coefficients[0] -= coefficients @ mean
         by_start = log_seconds.setdefault(engine, {}).setdefault(_KINDS[objective], {})
         by_start[start] = [float(f"{value:.9g}") for value in coefficients]
     columns = list(zip(*(row.features for row in rows), strict=True))
     low, high = [min(column) for column in columns], [max(column) for column in columns]
-    return {"range": [low, high], "log_seconds": log_seconds, **_OTHER_NUMBERS}
+    return {"range": [low, high], "log_seconds": log_seconds, **_FIXED_PARAMETERS}
 
 
-def slowdowns(rows: list[Measured], model: dict[str, Any], chosen: list[Measured]) -> list[float]:
+def slowdowns(
+    rows: list[Measured], model: dict[str, Any], tested_rows: list[Measured]
+) -> list[float]:
     """Return for each case the time of the chosen engine and start over that of the fastest.
 
     Args:
         rows: all measurements; the cold solves of warm cases are found in them.
         model: the cost model.
-        chosen: cases to choose for.
+        tested_rows: cases to choose for.
     """
     from teal.solvers import cost_model
 
     cold = {row.case: row for row in rows if row.case.start == "cold"}
     ratios = []
-    for row in chosen:
+    for row in tested_rows:
         case = row.case
-        options = [(row, "interior"), (row, "pdhg")]
+        candidates = [(row, "interior"), (row, "pdhg")]
+        # A warm case may also be solved cold by interior points.
         cold_row = cold.get(case._replace(start="cold"))
         if case.start == "warm" and cold_row is not None:
-            options.append((cold_row, "interior"))
+            candidates.append((cold_row, "interior"))
         predicted = [
             cost_model.predict(
                 model, engine, _KINDS[case.objective], measured.case.start, measured.features
             )
-            for measured, engine in options
+            for measured, engine in candidates
         ]
-        seconds = [measured.seconds[engine] for measured, engine in options]
+        seconds = [measured.seconds[engine] for measured, engine in candidates]
         ratios.append(seconds[predicted.index(min(predicted))] / min(seconds))
     return ratios
 
@@ -496,9 +515,9 @@ def fit(out: Path, *, write: bool) -> None:
     for fold in range(_FOLDS):
         held_out = set(names[fold::_FOLDS])
         model = fit_model([row for row in rows if row.case.network not in held_out])
-        chosen = [row for row in rows if row.case.network in held_out]
-        found = slowdowns(rows, model, chosen)
-        ratios += [(row.case, ratio) for row, ratio in zip(chosen, found, strict=True)]
+        tested_rows = [row for row in rows if row.case.network in held_out]
+        fold_ratios = slowdowns(rows, model, tested_rows)
+        ratios += [(row.case, ratio) for row, ratio in zip(tested_rows, fold_ratios, strict=True)]
     print(f"{len(rows)} cases on {len(names)} networks; chosen over fastest, held out:")
     groups = {
         "all": ratios,
@@ -507,12 +526,12 @@ def fit(out: Path, *, write: bool) -> None:
         "warm": [pair for pair in ratios if pair[0].start == "warm"],
     }
     for name, group in groups.items():
-        part = sorted(ratio for _, ratio in group)
-        near = sum(ratio <= 1.15 for ratio in part) / len(part)
-        half = sum(ratio <= 1.5 for ratio in part) / len(part)
+        sorted_ratios = sorted(ratio for _, ratio in group)
+        within_15 = sum(ratio <= 1.15 for ratio in sorted_ratios) / len(sorted_ratios)
+        within_50 = sum(ratio <= 1.5 for ratio in sorted_ratios) / len(sorted_ratios)
         print(
-            f"{name}: {len(part)} cases, within 1.15 {near:.1%}, within 1.5 {half:.1%}, "
-            f"median {statistics.median(part):.3f}, worst {part[-1]:.1f}"
+            f"{name}: {len(sorted_ratios)} cases, within 1.15 {within_15:.1%}, within 1.5 {within_50:.1%}, "
+            f"median {statistics.median(sorted_ratios):.3f}, worst {sorted_ratios[-1]:.1f}"
         )
     if write:
         cost_model.PATH.write_text(json.dumps(fit_model(rows), indent=1) + "\n")

@@ -105,6 +105,7 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
         for column, _, _ in _BARS
         if _is_number(line.get(column, ""))
     )
+    # On a logarithmic axis, bars begin at half of the shortest time.
     axis_start = shortest / 2
     for number, (column, label, colour) in enumerate(_BARS):
         # An invisible bar makes the entry of the legend.

@@ -83,15 +83,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/few-policies"))
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in POLICY_LIMITS}
+    policy_limits = {"within 1%": Few(within=0.01)} | {
+        f"at most {n}": Few(at_most=n) for n in POLICY_LIMITS
+    }
     for name, dags, pairs, demand in cases(options):
         # Text of the limit, limit on the policies, and whether they steer all traffic that crosses
         # their router.
-        questions = [
+        searches = [
             ("any", None, False),
-            *((text, limit, transit) for transit in (False, True) for text, limit in few.items()),
+            *(
+                (text, limit, transit)
+                for transit in (False, True)
+                for text, limit in policy_limits.items()
+            ),
         ]
-        for text, limit, transit in questions:
+        for text, limit, transit in searches:
             begin = time.perf_counter()
             try:
                 result = static_lists(dags, pairs, demand, gap=GAP, few=limit, transit=transit)

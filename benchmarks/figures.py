@@ -100,9 +100,12 @@ def fill(text: str) -> str:
             return f"{matched['open']}{header[parts[1]]}{matched['close']}"
         if len(parts) != 3:
             raise ValueError(f"{matched['spec']}: expected FILE | CONDITIONS | COLUMNS")
-        rows = _selected(read(parts[0])[1], parts[1], matched["spec"])
-        columns = [_column(column.strip(), matched["spec"]) for column in _split(parts[2])]
-        cells = [[_cell(row.get(name, ""), form) for name, form, _ in columns] for row in rows]
+        rows = _select_rows(read(parts[0])[1], parts[1], matched["spec"])
+        columns = [_parse_column(column.strip(), matched["spec"]) for column in _split(parts[2])]
+        cells = [
+            [_format_cell(row.get(name, ""), cell_format) for name, cell_format, _ in columns]
+            for row in rows
+        ]
         present_columns = {name for row in rows for name in row}
         missing = [name for name, _, _ in columns if rows and name not in present_columns]
         if missing or not rows:
@@ -125,7 +128,7 @@ def fill(text: str) -> str:
     return _MARK.sub(filled_mark, text)
 
 
-def _column(text: str, spec: str) -> tuple[str, str, str]:
+def _parse_column(text: str, spec: str) -> tuple[str, str, str]:
     """Return the name, the format and the heading of a column.
 
     Args:
@@ -144,7 +147,7 @@ def _split(text: str) -> list[str]:
     return re.findall(r'(?:"[^"]*"|[^,"])+', text)
 
 
-def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
+def _select_rows(rows: list[Row], conditions: str, spec: str) -> list[Row]:
     """Return the rows that meet all conditions.
 
     Args:
@@ -163,21 +166,21 @@ def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
     return rows
 
 
-def _cell(value: str, form: str) -> str:
+def _format_cell(value: str, cell_format: str) -> str:
     """Return a stored value as the text of a cell, in one of the formats of the
     module docstring.
 
     Args:
         value: value as stored; empty for none.
-        form: format, such as ``time`` or ``percent1``; empty for none.
+        cell_format: format, such as ``time`` or ``percent1``; empty for none.
     """
-    if form == "code":
+    if cell_format == "code":
         return f"`{value}`"
-    if not form or not value:
+    if not cell_format or not value:
         return value or "-"
     # A time limit: no decimals.
     if value.startswith(">"):
-        bound = re.sub(r"\.0+(?!\d)", "", _cell(value[1:], form))
+        bound = re.sub(r"\.0+(?!\d)", "", _format_cell(value[1:], cell_format))
         return f"> {bound}"
     try:
         number = float(value)
@@ -185,14 +188,14 @@ def _cell(value: str, form: str) -> str:
         return value
     if not math.isfinite(number):
         return "-"
-    if form == "count":
+    if cell_format == "count":
         return f"{number:,.0f}"
-    if form.startswith("percent"):
-        return f"{100 * number + 0.0:.{form[7:] or 2}f}%"
-    if form == "ms":
-        form = "time"
+    if cell_format.startswith("percent"):
+        return f"{100 * number + 0.0:.{cell_format[7:] or 2}f}%"
+    if cell_format == "ms":
+        cell_format = "time"
         number = number / 1000
-    if form == "time":
+    if cell_format == "time":
         # The first unit in which the number is below 1000.
         unit, scale = next(
             (u, s)
@@ -200,14 +203,19 @@ def _cell(value: str, form: str) -> str:
             if number * s < 1000 or u == "s"
         )
         return (
-            f"{_digits(number * scale, 2 if number * scale < 10 else 3)} {unit}" if number else "0"
+            f"{_format_digits(number * scale, 2 if number * scale < 10 else 3)} {unit}"
+            if number
+            else "0"
         )
-    if form.startswith("g"):
-        return _digits(number, int(form[1:] or 3))
-    raise ValueError(f"{form}: no such format")
+    if cell_format.startswith("g"):
+        return _format_digits(number, int(cell_format[1:] or 3))
+    raise ValueError(
+        f"{cell_format}: no such format; expected time, ms, percent0 to percent2, count, "
+        "g1 to g9 or code"
+    )
 
 
-def _digits(number: float, digits: int) -> str:
+def _format_digits(number: float, digits: int) -> str:
     """Return a number with ``digits`` significant digits and commas, without an exponent."""
     if not number:
         return "0"

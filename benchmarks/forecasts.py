@@ -100,16 +100,17 @@ class ForecastHedge:
         return self.allocate_for(past.network.with_demand(self.model(last_rates[None])))[0]
 
 
-def fitted(
-    network: teal.Problem, demand: Tensor, through: bool, steps: int, seed: int
+def fit_forecaster(
+    network: teal.Problem, demand: Tensor, is_decision_focused: bool, steps: int, seed: int
 ) -> Forecaster:
     """Return a forecaster fitted to matrices by Adam.
 
     Args:
         network: problem of the network and its paths.
         demand: matrices of the training, (T, D) Gbit/s.
-        through: maximise what arrives under the forecast's smooth splits, through their gradient;
-            otherwise minimise the relative squared error of the forecast.
+        is_decision_focused: whether to train through the optimisation, so that the most
+            arrives of the next matrix under the forecast's smooth splits; otherwise the relative
+            squared error of the forecast is minimised.
         steps: number of optimiser steps.
         seed: seed of the choice of matrices.
     """
@@ -120,7 +121,7 @@ def fitted(
         rows = rng.choice(np.arange(WINDOW, len(demand)), BATCH, replace=False)
         forecast = model(torch.stack([demand[row - WINDOW : row] for row in rows]))
         next_demand = demand[rows]
-        if through:
+        if is_decision_focused:
             splits = teal.smooth_splits(network, forecast, temperature=TEMPERATURE)
             loss = -reward(network.with_demand(next_demand), splits).mean()
         else:
@@ -149,7 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     for series, (network, matrices) in SERIES.items():
-        rows += measured(
+        rows += measure_hedges(
             series, published(options.data, network), published(options.data, matrices), options
         )
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +160,7 @@ def main() -> None:
         table.writerows(rows)
 
 
-def measured(
+def measure_hedges(
     series: str, network: Path, matrices: Path, options: argparse.Namespace
 ) -> list[dict[str, object]]:
     """Measure all hedges on a series; return a row of the table for each.
@@ -190,8 +191,8 @@ def measured(
     }
     # Two forecasters for each seed, each with both allocations.
     for seed in range(options.seeds):
-        for trained, through in (("squared error", False), ("what arrives", True)):
-            model = fitted(base, training_rates, through, options.steps, seed)
+        for trained, is_decision_focused in (("squared error", False), ("what arrives", True)):
+            model = fit_forecaster(base, training_rates, is_decision_focused, options.steps, seed)
             for name, allocate in (("smooth splits", smooth), ("optimum", optimum)):
                 hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(
                     model, allocate

@@ -101,7 +101,7 @@ class Report:
         print(f"# {name}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 
-def by_events(call: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> float:
+def device_time_ms(call: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> float:
     """Return the median time that a call takes on the device, ms, measured by device events.
 
     Args:
@@ -122,7 +122,7 @@ def by_events(call: Callable[[], object], repeats: int = 30, warm_up: int = 5) -
     return statistics.median(times)
 
 
-def by_clock(call: Callable[[], object], repeats: int = 7, warm_up: int = 2) -> float:
+def wall_time_ms(call: Callable[[], object], repeats: int = 7, warm_up: int = 2) -> float:
     """Return the median wall-clock time of a call in ms, host and device together.
 
     Args:
@@ -148,12 +148,12 @@ def copy_bandwidth() -> float:
     # 2^29 float32 numbers.
     a = torch.rand(1 << 29, device=DEVICE)
     b = torch.empty_like(a)
-    return 2 * a.numel() * 4 / (by_events(lambda: b.copy_(a), 10) / 1e3)
+    return 2 * a.numel() * 4 / (device_time_ms(lambda: b.copy_(a), 10) / 1e3)
 
 
 # Cached, since the search for the paths of UsCarrier takes longer than a part of the benchmark.
 @functools.cache
-def loaded(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]:
+def load_with_traffic(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]:
     """Return the total-flow problem of consecutive gravity matrices of a network, and its traffic.
 
     Args:
@@ -176,10 +176,10 @@ def loaded(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]
 
 def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
     """Return the total-flow problem of ``matrices`` consecutive gravity matrices of a network."""
-    return loaded(data, name, matrices, device)[0]
+    return load_with_traffic(data, name, matrices, device)[0]
 
 
-def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
+def bytes_of_iteration(paths: Any, batch: int, real_bytes: int = 4) -> float:
     """Return the fewest bytes that one PDHG iteration must move, with each input read and each
     output written once.
 
@@ -190,18 +190,19 @@ def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
     Args:
         paths: path set.
         batch: number of matrices.
-        real: size of a floating-point number, bytes.
+        real_bytes: size of a floating-point number, bytes.
     """
     num_paths = paths.packed.num_paths
     nodes = paths.trie.num_nodes
     demands = paths.num_demands
-    index = paths.levels.parent.itemsize
-    per_matrix = real * (3 * num_paths + demands + 2 * nodes)
-    shared = index * (3 * nodes + num_paths) + nodes + 4 * nodes + demands * (1 + real)
+    index_bytes = paths.levels.parent.itemsize
+    # Current and new splits and anchor of each path; demands; flow of trie nodes, twice.
+    per_matrix = real_bytes * (3 * num_paths + demands + 2 * nodes)
+    shared = index_bytes * (3 * nodes + num_paths) + nodes + 4 * nodes + demands * (1 + real_bytes)
     return float(batch * per_matrix + shared)
 
 
-def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest absolute difference of two tensors of one shape, relative to the largest
     absolute expected value.
     """
@@ -211,7 +212,7 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
     )
 
 
-def check(report: Report, problem: Any, name: str) -> None:
+def check_path_operations(report: Report, problem: Any, name: str) -> None:
     """Report the errors of the GPU's path operations in float32 and float64, and whether
     ``link_sum`` repeats bit by bit.
 
@@ -244,16 +245,19 @@ def check(report: Report, problem: Any, name: str) -> None:
         report.add(
             "check",
             f"{name} path_sum {dtype_name}, error against float64",
-            relative(ops.path_sum(link_values), sums),
+            relative_error(ops.path_sum(link_values), sums),
             "",
         )
         report.add(
-            "check", f"{name} link_sum {dtype_name}", relative(ops.link_sum(path_values), loads), ""
+            "check",
+            f"{name} link_sum {dtype_name}",
+            relative_error(ops.link_sum(path_values), loads),
+            "",
         )
         report.add(
             "check",
             f"{name} path_max {dtype_name}",
-            relative(ops.path_max(link_values[..., 0])[0], maxima),
+            relative_error(ops.path_max(link_values[..., 0])[0], maxima),
             "",
         )
         repeats = torch.equal(ops.link_sum(path_values), ops.link_sum(path_values))
@@ -275,12 +279,13 @@ def check_engine(report: Report, problem: Any, name: str) -> None:
         plain = PlainEngine(reference, None, torch.float64)
         # 25 iterations in five calls; each call gives the bounds at its end.
         error = max(
-            relative(engine.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10)
+            relative_error(engine.advance(count), plain.advance(count))
+            for count in (1, 1, 3, 10, 10)
         )
         report.add("check", f"{name} bounds of 25 iterations, {str(dtype)[6:]}", error, "")
 
 
-def operations(report: Report, problem: Any, name: str) -> None:
+def time_path_operations(report: Report, problem: Any, name: str) -> None:
     """Report the device times of path_sum, link_sum and path_max for one matrix and one feature,
     and of path_sum in torch's level-by-level backend.
 
@@ -297,17 +302,19 @@ def operations(report: Report, problem: Any, name: str) -> None:
         ("link_sum", lambda: ops.link_sum(flows)),
         ("path_max", lambda: ops.path_max(links)),
     ):
-        report.add("pathops", f"{name} {operation}, float32, one feature", by_events(call), "ms")
+        report.add(
+            "pathops", f"{name} {operation}, float32, one feature", device_time_ms(call), "ms"
+        )
     plain = make_path_ops(problem.paths, DEVICE, "torch")
     report.add(
         "pathops",
         f"{name} path_sum, torch level by level",
-        by_events(lambda: plain.path_sum(links), 5),
+        device_time_ms(lambda: plain.path_sum(links), 5),
         "ms",
     )
 
 
-def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: str) -> None:
+def time_iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: str) -> None:
     """Report the time of a PDHG iteration in a CUDA graph, per matrix, and the memory it needs.
 
     The time is also given relative to the least time that the memory bandwidth allows; the peak of
@@ -328,7 +335,7 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     engine.advance(2)
     engine.check(1)
     buffers = engine._recorded.buffers
-    time_ms = by_events(lambda: buffers.advance(20)) / 20
+    time_ms = device_time_ms(lambda: buffers.advance(20)) / 20
     report.add("iteration", f"{name}, batch {batch}, per matrix", time_ms / batch, "ms", aim)
     min_time_ms = 1e3 * bytes_of_iteration(problem.paths, batch) / bandwidth
     report.add(
@@ -344,7 +351,7 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     report.add("memory", f"{name}, batch {batch}, peak of torch", peak / 2**30, "GiB")
 
 
-def cold(report: Report, problem: Any, name: str, aim: str) -> None:
+def time_cold_solves(report: Report, problem: Any, name: str, aim: str) -> None:
     """Report wall times, iterations and gaps of cold solves to 5%, 1% and 0.1%, and the time of a
     warm-started solve to 1%.
 
@@ -358,18 +365,22 @@ def cold(report: Report, problem: Any, name: str, aim: str) -> None:
     """
     for gap in (0.05, 0.01, 0.001):
         solution = teal.solve(problem, gap=gap)
-        time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
+        time_ms = wall_time_ms(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
         report.add("cold", f"{name} to {gap:g} (wall)", time_ms, "ms", aim if gap == 0.01 else "")
         report.add("cold", f"{name} to {gap:g}: iterations", solution.iterations, "")
         report.add("cold", f"{name} to {gap:g}: certified gap", float(solution.gap.max()), "")
     # Warm start from the solution for the unchanged demands.
-    moved = problem.with_demand(problem.demand * torch.exp(0.1 * torch.randn_like(problem.demand)))
-    warm = teal.solve(problem, gap=0.005)
-    time_ms = by_clock(lambda: teal.solve(moved, gap=0.01, warm_start=warm))
+    changed_problem = problem.with_demand(
+        problem.demand * torch.exp(0.1 * torch.randn_like(problem.demand))
+    )
+    earlier_solution = teal.solve(problem, gap=0.005)
+    time_ms = wall_time_ms(
+        lambda: teal.solve(changed_problem, gap=0.01, warm_start=earlier_solution)
+    )
     report.add("warm", f"{name}, demands x exp(0.1 noise), to 0.01 (wall)", time_ms, "ms")
 
 
-def on_cpu(report: Report, problem: Any, name: str) -> None:
+def time_cpu_solves(report: Report, problem: Any, name: str) -> None:
     """Report wall times of cold solves to 1% and 0.1% on all cores of the machine's CPU.
 
     Args:
@@ -378,13 +389,13 @@ def on_cpu(report: Report, problem: Any, name: str) -> None:
         name: name of the network in the rows.
     """
     for gap in (0.01, 0.001):
-        time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
+        time_ms = wall_time_ms(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
         report.add(
             "cpu", f"{name} to {gap:g} (wall), {torch.get_num_threads()} threads", time_ms, "ms"
         )
 
 
-def passes(report: Report, problem: Any, name: str, aim: str) -> None:
+def time_model_passes(report: Report, problem: Any, name: str, aim: str) -> None:
     """Report wall times of the forward passes of three models, and of the whole scheme ``teal``.
 
     A pass is a CUDA graph; its time includes copying the problem in and the splits out.  The scheme
@@ -411,13 +422,13 @@ def passes(report: Report, problem: Any, name: str, aim: str) -> None:
         ("FlowGNN", universal_scheme),
         ("PriceGNN", price_scheme),
     ):
-        time_ms = by_clock(lambda scheme=scheme: scheme.start(problem), 20)  # type: ignore[misc]
+        time_ms = wall_time_ms(lambda scheme=scheme: scheme.start(problem), 20)  # type: ignore[misc]
         report.add("models", f"recorded pass of {kind}, {name} (wall)", time_ms, "ms", aim)
-    time_ms = by_clock(lambda: universal_scheme.solve(problem), 20)
+    time_ms = wall_time_ms(lambda: universal_scheme.solve(problem), 20)
     report.add("models", f"scheme teal with ADMM, {name} (wall)", time_ms, "ms")
 
 
-def bulk(
+def time_bulk_solve(
     report: Report, topology: teal.Topology, device: str, aim: str = "", matrices: int = 1000
 ) -> None:
     """Report how many matrices per second one solve certifies to 1%, and the largest gap of all.
@@ -440,15 +451,17 @@ def bulk(
     begin = time.perf_counter()
     result = teal.solve(problem, gap=0.01)
     # The transfer to the host waits until the device has finished.
-    widest = float(result.gap.max())
+    max_gap = float(result.gap.max())
     rate = matrices / (time.perf_counter() - begin)
     where = "GPU" if device == "cuda" else f"{torch.get_num_threads()} threads"
     name = f"{topology.name}, {matrices} matrices to 0.01, {where}"
     report.add("bulk", f"{name} (wall)", rate, "1/s", aim)
-    report.add("bulk", f"{name}: widest gap", widest, "")
+    report.add("bulk", f"{name}: widest gap", max_gap, "")
 
 
-def training(report: Report, data: Path, name: str, settings: dict[str, Any], aim: str) -> None:
+def time_training_step(
+    report: Report, data: Path, name: str, settings: dict[str, Any], aim: str
+) -> None:
     """Report the wall time and peak memory of a step of `teal train` with batches of 20 matrices.
 
     Args:
@@ -461,7 +474,7 @@ def training(report: Report, data: Path, name: str, settings: dict[str, Any], ai
     from teal_study.learning.settings import TrainConfig
     from teal_study.learning.train import Trainer
 
-    problem, traffic = loaded(data, name, 64, "cuda")
+    problem, traffic = load_with_traffic(data, name, 64, "cuda")
     nowhere = {"topology": "-", "traffic": "-", "out": Path("never-written")}
     config = TrainConfig(**nowhere, batch_size=20, **settings)  # type: ignore[arg-type]
     allocated_before = torch.cuda.memory_allocated()
@@ -476,14 +489,16 @@ def training(report: Report, data: Path, name: str, settings: dict[str, Any], ai
     # record another CUDA graph.
     rounds = "teal_study.learning.pretrain_price_gnn.random_rounds"
     with patch(rounds, lambda _, usual: usual):
-        time_ms = by_clock(step, 12, warm_up=6)
+        time_ms = wall_time_ms(step, 12, warm_up=6)
     peak = torch.cuda.max_memory_allocated() - allocated_before
-    kind = ", ".join(f"{key.strip('_')} {value}" for key, value in settings.items()) or "defaults"
-    report.add("training", f"step, {name}, batch 20, {kind} (wall)", time_ms, "ms", aim)
-    report.add("training", f"step, {name}, batch 20, {kind}: peak", peak / 2**30, "GiB")
+    settings_text = (
+        ", ".join(f"{key.strip('_')} {value}" for key, value in settings.items()) or "defaults"
+    )
+    report.add("training", f"step, {name}, batch 20, {settings_text} (wall)", time_ms, "ms", aim)
+    report.add("training", f"step, {name}, batch 20, {settings_text}: peak", peak / 2**30, "GiB")
 
 
-def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None:
+def time_pdlp_peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None:
     """Report the time and gap of two implementations of PDLP: MPAX on the GPU, OR-Tools on the CPU.
 
     An implementation that is not installed is skipped.
@@ -568,19 +583,19 @@ def network_parts(
     """
 
     def iterate(name: str, batch: int, aim: str) -> Callable[[], None]:
-        return lambda: iteration(report, problems.get(name, batch), name, bandwidth, aim)
+        return lambda: time_iteration(report, problems.get(name, batch), name, bandwidth, aim)
 
     def solve_cold(name: str, aim: str) -> Callable[[], None]:
-        return lambda: cold(report, problems.get(name), name, aim)
+        return lambda: time_cold_solves(report, problems.get(name), name, aim)
 
     def compare(name: str) -> Callable[[], None]:
-        return lambda: check(report, problems.get(name), name)
+        return lambda: check_path_operations(report, problems.get(name), name)
 
     def compare_engine(name: str) -> Callable[[], None]:
         return lambda: check_engine(report, problems.get(name), name)
 
     def solve_on_cpu(name: str) -> Callable[[], None]:
-        return lambda: on_cpu(report, load(data, name, 1, "cpu"), name)
+        return lambda: time_cpu_solves(report, load(data, name, 1, "cpu"), name)
 
     # Aims are in ms: the time that a part must reach, and the time to aim at.
     yield "check UsCarrier", compare("UsCarrier")
@@ -589,24 +604,26 @@ def network_parts(
     yield "Kdl iteration", iterate("Kdl", 1, "must 0.3, aim 0.08")
     yield "Kdl cold", solve_cold("Kdl", "must 7, aim 5")
     yield "Kdl batch", iterate("Kdl", 32, "must 0.1, aim 0.03")
-    yield "passes", lambda: passes(report, problems.get("Kdl"), "Kdl", "must 4, aim 2")
+    yield "passes", lambda: time_model_passes(report, problems.get("Kdl"), "Kdl", "must 4, aim 2")
     # Free the batch for the trainings.
     problems.drop("Kdl", 32)
     for number, settings in enumerate(TRAININGS):
         yield (
             f"training {number}",
-            functools.partial(training, report, data, "UsCarrier", settings, "must 15, aim 8"),
+            functools.partial(
+                time_training_step, report, data, "UsCarrier", settings, "must 15, aim 8"
+            ),
         )
     yield "ASN iteration", iterate("ASN", 1, "must 1, aim 0.2")
     yield "ASN cold", solve_cold("ASN", "must 16, aim 10")
     yield "check Kdl engine", compare_engine("Kdl")
-    yield "pathops Kdl", lambda: operations(report, problems.get("Kdl"), "Kdl")
+    yield "pathops Kdl", lambda: time_path_operations(report, problems.get("Kdl"), "Kdl")
     yield "UsCarrier", iterate("UsCarrier", 20, "")
     yield "UsCarrier cold", solve_cold("UsCarrier", "must 4, aim 2")
     yield "UsCarrier CPU", solve_on_cpu("UsCarrier")
     yield "Kdl CPU", solve_on_cpu("Kdl")
-    yield "peers", lambda: peers(report, data, "UsCarrier")
-    yield "pathops ASN", lambda: operations(report, problems.get("ASN"), "ASN")
+    yield "peers", lambda: time_pdlp_peers(report, data, "UsCarrier")
+    yield "pathops ASN", lambda: time_path_operations(report, problems.get("ASN"), "ASN")
 
 
 def bulk_parts(report: Report, data: Path) -> Iterator[Part]:
@@ -628,7 +645,10 @@ def bulk_parts(report: Report, data: Path) -> Iterator[Part]:
         for device in ("cuda", "cpu") if name != "UsCarrier" else ("cuda",):
             aim = gpu_aim if device == "cuda" else ""
             topology = teal.load_topology(source)
-            yield f"bulk {name}, {device}", functools.partial(bulk, report, topology, device, aim)
+            yield (
+                f"bulk {name}, {device}",
+                functools.partial(time_bulk_solve, report, topology, device, aim),
+            )
 
 
 def main() -> None:

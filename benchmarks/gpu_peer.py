@@ -23,7 +23,7 @@ class Mpax(Pdlp):
     def check(self) -> None:
         """Raise SolverError if mpax or jax is not installed."""
         if any(importlib.util.find_spec(name) is None for name in ("mpax", "jax")):
-            raise SolverError("mpax: it is not installed: pip install mpax jax")
+            raise SolverError("mpax: mpax or jax is not installed; run pip install mpax jax")
 
     def run(self, program: ScaledProgram) -> Solved:
         """Solve a linear program twice; return the solution, with the time of the second solve,

@@ -36,10 +36,11 @@ from teal.runtime.storage import model_folder
 from teal_study.learning.network_pool import group_of, network_sizes, topohub_pool
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
-BROUGHT = {"teal": "flow", "price-gnn": "universal"}  # scheme: its model in the package
+PACKAGED_MODELS = {"teal": "flow", "price-gnn": "universal"}  # scheme: its model in the package
 ZOO = ("topozoo", "sndlib")
-LARGE = 1000  # nodes; from this size on, traffic is not scaled and the optimum is certified to 1e-3
-MIDDLE = 100  # nodes; larger networks of caida and gabriel are excluded
+# Number of nodes from which traffic is not scaled, and the optimum is certified to 1e-3.
+MIN_LARGE_NODES = 1000
+MAX_SAMPLED_NODES = 100  # nodes; larger networks of caida and gabriel are excluded
 SHARES = (0.6, 0.95)  # range of the share of demand that the optimum satisfies
 KINDS = ("plain", "flash crowd", "failures", "burst")
 Row = tuple[str, int, str, float, float, float, float, float]  # of COLUMNS
@@ -88,7 +89,7 @@ def cases(
     share = float(rng.uniform(*SHARES))
     # Scale the demand so that the optimum satisfies this share of it.
     factor = 1.0
-    if topology.num_nodes < LARGE:
+    if topology.num_nodes < MIN_LARGE_NODES:
         factor = calibration_factor(topology, paths, traffic, np.arange(3), share)
     demand = traffic.read([1]) * factor
     crowd_demand = flash_crowd(demand, rng)
@@ -104,11 +105,11 @@ def cases(
     for kind in KINDS:
         kind_demand = demand_of_kind.get(kind, demand)
         capacity = failed_capacity if kind == "failures" else topology.capacity
-        program = teal.Objective(teal.ObjectiveName(objective))
+        objective_spec = teal.Objective(teal.ObjectiveName(objective))
         yield (
             kind,
             teal.Problem.create(
-                topology, paths, program, kind_demand, capacity=capacity, weight=weight
+                topology, paths, objective_spec, kind_demand, capacity=capacity, weight=weight
             ),
         )
 
@@ -127,7 +128,7 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
         objective: objective of the problems.
     """
     topology = teal.load_topology(name)
-    is_large = topology.num_nodes >= LARGE
+    is_large = topology.num_nodes >= MIN_LARGE_NODES
     traffic = teal.load_traffic(
         f"gravity:seed={seed},count=3,load={4 if is_large else 1}", topology
     )
@@ -135,23 +136,25 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
     # Compile the kernels before the timing.
     scheme.solve(teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0])))
     for kind, problem in cases(topology, paths, traffic, np.random.default_rng(seed), objective):
-        exact = teal.solve(problem, gap=1e-3 if is_large else 1e-4, max_iterations=5000)
-        optimum = float((exact.value + exact.bound)[0]) / 2
+        reference_solution = teal.solve(
+            problem, gap=1e-3 if is_large else 1e-4, max_iterations=5000
+        )
+        optimum = float((reference_solution.value + reference_solution.bound)[0]) / 2
         # Free the exact solution, which is large for a large network.
-        del exact
+        del reference_solution
         begin = time.perf_counter()
         allocation = scheme.solve(problem)
         seconds = time.perf_counter() - begin
         assessment = teal.assess(problem, allocation)
         share = float(assessment.value[0]) / optimum
         bound_error = float(assessment.bound[0]) / optimum - 1
-        cut = float("nan")
+        cut_share = float("nan")
         # For an objective to minimise the share is optimum / value.
         if problem.objective.rules.sense < 0:
             share = 1 / share
             bound_error = -bound_error
         else:
-            cut = (
+            cut_share = (
                 float(problem.value(teal.project(problem, scheme.start(problem)[0], refill=0))[0])
                 / optimum
             )
@@ -160,7 +163,7 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
             topology.num_nodes,
             kind,
             share,
-            cut,
+            cut_share,
             bound_error,
             float(assessment.gap[0]),
             seconds,
@@ -211,8 +214,8 @@ def network_groups(options: argparse.Namespace) -> dict[str, list[str]]:
         return {**large, "world": ["topohub:backbone/world"]}
     held_out = topohub_pool().held_out
     groups = {"zoo, sndlib": [f"topohub:{name}" for name in held_out if group_of(name) in ZOO]}
-    # Of caida and gabriel the networks up to MIDDLE nodes; every fourth one of gabriel.
-    small = [name for name in held_out if network_sizes()[name] <= MIDDLE]
+    # Of caida and gabriel the networks of up to 100 nodes; every fourth one of gabriel.
+    small = [name for name in held_out if network_sizes()[name] <= MAX_SAMPLED_NODES]
     for group, step in (("caida", 1), ("gabriel", 4)):
         groups[group] = [f"topohub:{name}" for name in small if group_of(name) == group][::step]
     return groups | {name: paths for name, paths in files.items() if name != "ASN"}
@@ -220,7 +223,7 @@ def network_groups(options: argparse.Namespace) -> dict[str, list[str]]:
 
 def check_not_trained_on(options: argparse.Namespace) -> None:
     """Assert that, by its model card, the model was trained on none of the held-out networks."""
-    folder = model_folder(options.model or Path(BROUGHT[options.scheme.partition(":")[0]]))
+    folder = model_folder(options.model or Path(PACKAGED_MODELS[options.scheme.partition(":")[0]]))
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     is_held_out = set(card["held_out"]) >= set(topohub_pool().held_out)
     assert is_held_out, "the model was trained on some of these networks"
@@ -253,15 +256,16 @@ def summarise(scheme: str, rows_of_group: dict[str, list[Row]]) -> list[tuple[ob
     summary: list[tuple[object, ...]] = []
     for group, rows in rows_of_group.items():
         for kind in KINDS:
-            chosen = [row for row in rows if row[2] == kind]
-            columns = list(zip(*chosen, strict=True))[3:]
+            kind_rows = [row for row in rows if row[2] == kind]
+            # Columns of figures, after those of network, nodes and kind.
+            columns = list(zip(*kind_rows, strict=True))[3:]
             shares, cuts, bound_errors, gaps, seconds = (list(column) for column in columns)
             summary.append(
                 (
                     scheme,
                     group,
                     kind,
-                    len(chosen),
+                    len(kind_rows),
                     statistics.mean(shares),
                     min(shares),
                     statistics.mean(cuts),

@@ -97,7 +97,7 @@ COLUMNS = (
 )
 
 
-def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
+def measure_solve(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
     """Return the median seconds, the iterations and the certified gap of a solve.
 
     Args:
@@ -224,7 +224,7 @@ def measure_programs(networks: list[tuple[str, int]], out: Path) -> None:
                 for gap in (1e-2, 1e-4):
                     row = [topology.name, program, load, gap]
                     for engine in ("auto", pdhg):
-                        row += measured(problem, gap, engine)
+                        row += measure_solve(problem, gap, engine)
                     writer.writerow(row)
                     stream.flush()
                     print(*row, flush=True)
@@ -258,7 +258,7 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
                 row += [*map(int, FirstMatrixProgram(problem).size), paths.scan_size]
                 # Interior points and PDHG, then the engine that teal.solve selects by itself.
                 for engine in ("interior", "fused"):
-                    row += measured(problem, gap, engine)
+                    row += measure_solve(problem, gap, engine)
                 row.append(chosen_engine(teal.solve(problem, gap=gap, deadline=_LIMIT_S)))
                 writer.writerow(row)
                 stream.flush()

@@ -62,12 +62,12 @@ def measure(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     single = FusedEngine(problem.row(0), None, torch.float32)
     iteration = median_s(lambda: single.advance(1), 20)
     yield "iteration", iteration, "s"
-    tries = 2 * packed.scan.parent.nbytes + packed.scan.end_node.nbytes
-    moved = tries + 12 * packed.num_paths + 9 * paths.num_demands
-    block = torch.zeros(moved // 8)
+    trie_bytes = 2 * packed.scan.parent.nbytes + packed.scan.end_node.nbytes
+    moved_bytes = trie_bytes + 12 * packed.num_paths + 9 * paths.num_demands
+    block = torch.zeros(moved_bytes // 8)
     target = torch.empty_like(block)
     copy = median_s(lambda: target.copy_(block), 20)
-    yield "bytes of an iteration", moved, ""
+    yield "bytes of an iteration", moved_bytes, ""
     yield "copy", copy, "s"
     yield "copy / iteration", copy / iteration, ""
     # The product of the explicit incidence matrix with one feature of the links.

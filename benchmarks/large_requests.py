@@ -58,7 +58,7 @@ START_S = 900.0  # limit for the start of the service, with the compilation of i
 
 
 @contextlib.contextmanager
-def running() -> Iterator[str]:
+def run_service() -> Iterator[str]:
     """Run `teal serve` with the two tokens during the block; yield its address."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
@@ -121,7 +121,7 @@ def node_link(file: Path) -> dict[str, Any]:
     return dict(topology_to_node_link(teal.load_topology(str(file))))
 
 
-def moment(number: int) -> str:
+def measurement_time(number: int) -> str:
     """Return the time of measurement ``number``, one a minute, in ISO 8601 (UTC)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(BEGIN + 60 * number))
 
@@ -204,7 +204,7 @@ class LargeRequests:
     def _measure(self, number: int) -> None:
         """Send a measured matrix, after which the service allocates for the next interval."""
         row = number % 256
-        address = f"/v1/networks/us/measurements?time={moment(number)}"
+        address = f"/v1/networks/us/measurements?time={measurement_time(number)}"
         body = arrow(self._rates[row : row + 1])
         self._http.post(address, content=body, headers={"Content-Type": ARROW})
 
@@ -227,7 +227,7 @@ class LargeRequests:
             {"node": node, "ingress": border_rates[n], "egress": border_rates[n]}
             for n, node in enumerate(self._nodes)
         ]
-        body = {"time": moment(number), "counters": {"links": links, "nodes": nodes}}
+        body = {"time": measurement_time(number), "counters": {"links": links, "nodes": nodes}}
         self._http.post("/v1/networks/us/measurements", json=body)
 
     def _change_links(self, number: int) -> None:
@@ -255,7 +255,7 @@ class LargeRequests:
 
 
 @contextlib.contextmanager
-def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[None]:
+def repeat_in_background(send: Callable[[int], None] | None, connections: int) -> Iterator[None]:
     """Repeat a large request in background threads during the block.
 
     Args:
@@ -265,7 +265,7 @@ def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[N
     is_over = threading.Event()
 
     # One connection: repetitions first, first + connections, ... until the block ends.
-    def work(first: int) -> None:
+    def send_until_over(first: int) -> None:
         for number in itertools.count(first, connections):
             if is_over.is_set() or send is None:
                 return
@@ -273,7 +273,8 @@ def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[N
                 send(number)
 
     threads = [
-        threading.Thread(target=work, args=(first,), daemon=True) for first in range(connections)
+        threading.Thread(target=send_until_over, args=(first,), daemon=True)
+        for first in range(connections)
     ]
     for thread in threads:
         thread.start()
@@ -356,7 +357,7 @@ def start_networks(http: httpx.Client, data: Path) -> dict[str, Any]:
     topology = node_link(published(data, "UsCarrier.json"))
     info = register(http, "us", {"topology": topology})
     http.post(
-        f"/v1/networks/b4/measurements?time={moment(0)}",
+        f"/v1/networks/b4/measurements?time={measurement_time(0)}",
         content=arrow(np.full((1, 132), 50.0)),
         headers={"Content-Type": ARROW},
     ).raise_for_status()
@@ -376,17 +377,17 @@ def main() -> int:
     parser.add_argument("--large", default="")
     options = parser.parse_args()
     num_late = 0
-    with running() as url, client(url, TOKENS[1]) as http:
+    with run_service() as url, client(url, TOKENS[1]) as http:
         info = start_networks(http, options.data)
         senders = LargeRequests(http, options.data, info).by_name()
-        chosen = options.large.split(",") if options.large else ["alone", *senders]
+        request_names = options.large.split(",") if options.large else ["alone", *senders]
         print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         print(
             f"{'beside':13} answered refused late   p50   p99   max ms; patch  next healthz, longest"
         )
-        for name in chosen:
+        for name in request_names:
             send = None if name == "alone" else senders[name]
-            with repeated(send, CONNECTIONS.get(name, 1)):
+            with repeat_in_background(send, CONNECTIONS.get(name, 1)):
                 times, refused, other_times = small_requests(
                     url, options.requests, options.deadline_ms
                 )

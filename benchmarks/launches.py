@@ -165,7 +165,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 }
 
 
-def counted(make: Callable[[], Workload], *, with_graphs: bool) -> Counts:
+def count_run(make: Callable[[], Workload], *, with_graphs: bool) -> Counts:
     """Prepare a workload, run it until all graphs are recorded, and count one more run.
 
     Args:
@@ -212,8 +212,8 @@ def main() -> None:
         writer = csv.writer(file)
         writer.writerow(("work", "launches without graphs", *Counts._fields))
         for name, make in progress_bar(list(WORKLOADS.items()), desc="works"):
-            alone = counted(make, with_graphs=False)
-            writer.writerow((name, alone.launches, *counted(make, with_graphs=True)))
+            alone = count_run(make, with_graphs=False)
+            writer.writerow((name, alone.launches, *count_run(make, with_graphs=True)))
             file.flush()
 
 

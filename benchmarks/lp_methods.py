@@ -66,13 +66,15 @@ def main() -> None:
             matrix = next(matrices(series[0]))
             program = path_program(matrix, matrix.routable, matrix.capacity).program
             # The algorithm of ``method=auto``.
-            chosen = select_algorithm(program, LpSettings())
+            auto_algorithm = select_algorithm(program, LpSettings())
             for method, presolve in METHODS:
                 setting = peers.setting(method, presolve, crossover=True)
                 solve = peers.of_scheme(f"lp-all:time_limit={options.limit:g},{setting}")
                 timing = time_series(solve, series)
-                measured = select_algorithm(program, LpSettings(method=method, presolve=presolve))
-                is_chosen = _is_same(measured, chosen)
+                method_algorithm = select_algorithm(
+                    program, LpSettings(method=method, presolve=presolve)
+                )
+                is_chosen = _is_same(method_algorithm, auto_algorithm)
                 size = len(program.cost)
                 row = (name, objective, size, method, presolve, timing.solver_s, is_chosen)
                 print(*row, timing.state, flush=True)

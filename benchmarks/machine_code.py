@@ -58,7 +58,7 @@ print(json.dumps(found))
 """
 
 
-def measured(networks: str, **settings: str) -> dict[str, float]:
+def solve_times_ms(networks: str, **settings: str) -> dict[str, float]:
     """Return the median times of solves in a new process, ms, by "NETWORK MATRICES GAP".
 
     The result also has the number of kernels that the process compiled, as "compiled".
@@ -88,7 +88,7 @@ def measure_rounds(
 
     native = {"NUMBA_CACHE_DIR": str(native_folder), "TEAL_SHIPPED_KERNELS": "0"}
     # The first process compiles the native kernels.
-    measured(networks, **native)
+    solve_times_ms(networks, **native)
     rounds: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as empty:
         package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
@@ -97,7 +97,7 @@ def measure_rounds(
             variants["AVX2"] = {**package, **settings_of(levels()[-1])}
         for number in range(num_rounds):
             for variant, settings in variants.items():
-                times_by_case = measured(networks, **settings)
+                times_by_case = solve_times_ms(networks, **settings)
                 num_compiled = times_by_case.pop("compiled")
                 rounds.setdefault(variant, []).append(times_by_case)
                 print(

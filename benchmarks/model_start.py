@@ -145,11 +145,12 @@ def central_point(problem: teal.Problem) -> GivenStart | None:
     program = next(engine._programs(problem, np.zeros((1, problem.ops.mask.numel()))))
     if not len(program.capacity):
         return None
+    # Start: equal prices, under which all capacity together is worth 1.
     price = np.full(len(program.capacity), 1 / program.capacity.sum())
     # Number of complementarity products: columns, link rows, and unserved demands.
-    count = len(program.column_value) + len(program.capacity) + len(program.rate)
+    num_products = len(program.column_value) + len(program.capacity) + len(program.rate)
     for factor in (30.0, 10.0, 3.0, 1.0):
-        share, price = minimise_barrier_dual(program, price, factor * CENTRAL_GAP / count)
+        share, price = minimise_barrier_dual(program, price, factor * CENTRAL_GAP / num_products)
     # From the presolved program back to all paths and links.
     splits = np.zeros(problem.ops.mask.numel())
     prices = np.zeros(problem.capacity.shape[1])
@@ -184,51 +185,58 @@ def minimise_barrier_dual(
     Raises:
         RuntimeError: if the Newton decrement stays too large for :data:`MAX_NEWTON_STEPS`.
     """
-    blocks = len(program.rate)
+    num_blocks = len(program.rate)
     columns = len(program.column_value)
-    first = program.block_ptr[:-1]
+    block_start = program.block_ptr[:-1]
     # Block of each column, and column of each matrix entry.
-    block = np.repeat(np.arange(blocks), np.diff(program.block_ptr))
+    block = np.repeat(np.arange(num_blocks), np.diff(program.block_ptr))
     column = np.repeat(np.arange(columns), np.diff(program.row_ptr))
     shape = (len(program.capacity), columns)
     matrix = scipy.sparse.csr_matrix((program.rate[block[column]], (program.row, column)), shape)
     block_of_column = scipy.sparse.csr_matrix((np.ones(columns), (np.arange(columns), block)))
     for _ in range(MAX_NEWTON_STEPS):
         cost = matrix.T @ price - program.column_value
-        min_cost = np.minimum(np.minimum.reduceat(cost, first), 0.0)
-        # The multipliers by 60 steps of a safeguarded Newton method: the shares of a block
-        # sum to 1.
+        min_cost = np.minimum(np.minimum.reduceat(cost, block_start), 0.0)
+        # Multipliers l_g for which the shares of each block sum to 1: 60 steps of Newton's method
+        # for 1 / sum = 1, kept between bounds.
         low = min_cost - (np.diff(program.block_ptr) + 1) * mu
         high = min_cost - mu
         multiplier = low
         for _ in range(60):
-            distance = cost - multiplier[block]
-            total = np.add.reduceat(mu / distance, first) - mu / multiplier
-            slope = np.add.reduceat(mu / distance**2, first) + mu / multiplier**2
-            multiplier = np.clip(multiplier + total * (1 - total) / slope, low, high)
+            reduced_cost = cost - multiplier[block]
+            share_sum = np.add.reduceat(mu / reduced_cost, block_start) - mu / multiplier
+            share_sum_slope = (
+                np.add.reduceat(mu / reduced_cost**2, block_start) + mu / multiplier**2
+            )
+            multiplier = np.clip(
+                multiplier + share_sum * (1 - share_sum) / share_sum_slope, low, high
+            )
         # Gradient of the dual barrier problem: capacity less the loads, and the barrier's part.
         share = mu / (cost - multiplier[block])
         unserved = -mu / multiplier
         gradient = program.capacity - mu / price - matrix @ share
         # Its Hessian: a diagonal term per column, less one rank-one term per block.
-        scaled = matrix.multiply(share**2 / mu).tocsr()
-        block_rates = scaled @ block_of_column
-        unserved_multiplier = 1 / (np.add.reduceat(share**2, first) + unserved**2) * mu
+        scaled_matrix = matrix.multiply(share**2 / mu).tocsr()
+        block_rates = scaled_matrix @ block_of_column
+        rank_one_weight = 1 / (np.add.reduceat(share**2, block_start) + unserved**2) * mu
         hessian = (
-            scaled @ matrix.T - block_rates.multiply(unserved_multiplier) @ block_rates.T
+            scaled_matrix @ matrix.T - block_rates.multiply(rank_one_weight) @ block_rates.T
         ).toarray()
         hessian[np.diag_indices_from(hessian)] += mu / price**2
         step = -scipy.linalg.solve(hessian, gradient, assume_a="pos")
+        # Newton decrement: norm of the step under the Hessian, for the objective over mu.
         decrement = np.sqrt(max(0.0, -(gradient @ step)) / mu)
         if decrement < MAX_NEWTON_DECREMENT:
             return share, price
         # Damped step of self-concordant functions, which keeps the prices positive.
-        length = 1.0 if decrement < 0.25 else 1 / (1 + decrement)
-        falls = step < 0
-        if falls.any():
-            length = min(length, 0.9 * float(np.min(-price[falls] / step[falls])))
-        price = price + length * step
-    raise RuntimeError("the central point has not been found")
+        step_length = 1.0 if decrement < 0.25 else 1 / (1 + decrement)
+        is_falling = step < 0
+        if is_falling.any():
+            step_length = min(
+                step_length, 0.9 * float(np.min(-price[is_falling] / step[is_falling]))
+            )
+        price = price + step_length * step
+    raise RuntimeError("Newton's method has not reached the central point: raise MAX_NEWTON_STEPS")
 
 
 def earlier_solve(problem: teal.Problem) -> GivenStart:
@@ -277,7 +285,7 @@ def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, t
     paths = teal.compute_paths(topology, traffic.pairs)
     rng = np.random.default_rng(seed)
     cables = list(topology.cables())
-    flow = teal.Objective()
+    total_flow = teal.Objective()
     objective_spec = teal.Objective(objective)
 
     def problem_of(demand: Tensor, capacity: FloatArray) -> teal.Problem:
@@ -286,16 +294,18 @@ def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, t
         )
         return case_problem.to(torch.float64)
 
-    of_flow = teal.Problem.create(topology, paths, flow, traffic.read([0])).to(torch.float64)
+    base_problem = teal.Problem.create(topology, paths, total_flow, traffic.read([0])).to(
+        torch.float64
+    )
     for share in CARRIED:
-        demand = scaled_to_carried_share(of_flow, share).demand
+        demand = scaled_to_carried_share(base_problem, share).demand
         # A fifth of the demands times 3; 2% of the cables fail.
-        crowd = torch.from_numpy(np.where(rng.random(demand.shape) < 0.2, 3.0, 1.0))
+        shock_factor = torch.from_numpy(np.where(rng.random(demand.shape) < 0.2, 3.0, 1.0))
         capacity = topology.capacity.copy()
         for cable in rng.choice(len(cables), max(1, len(cables) // 50), replace=False):
             capacity[list(cables[cable])] = 0
         yield f"{share:.0%}", "plain", problem_of(demand, topology.capacity)
-        yield f"{share:.0%}", "shock", problem_of(demand * crowd, topology.capacity)
+        yield f"{share:.0%}", "shock", problem_of(demand * shock_factor, topology.capacity)
         if objective not in BALANCED:
             yield f"{share:.0%}", "failure", problem_of(demand, capacity)
 
@@ -383,7 +393,7 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
     """
 
     # A figure of a case: CPU seconds ("s") or iterations ("n") of a method.
-    def number(row: Row, method: str, unit: str) -> float:
+    def method_figure(row: Row, method: str, unit: str) -> float:
         return float(row[f"{method} {unit}"])
 
     # Groups of cases: all, by kind, and by network.
@@ -392,22 +402,23 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
         groups[kind] = [row for row in rows if row["kind"] == kind]
     for network in dict.fromkeys(str(row["network"]) for row in rows):
         groups[network] = [row for row in rows if row["network"] == network]
-    for name, members in groups.items():
+    for name, group_rows in groups.items():
         for target, method in itertools.product(TARGETS, METHODS):
             # Cases in which the method was measured to this gap.
             measured_rows = [
-                row for row in members if row["target"] == target and f"{method} s" in row
+                row for row in group_rows if row["target"] == target and f"{method} s" in row
             ]
             if not measured_rows:
                 continue
             speedups = [
-                min(number(row, value, "s") for value in COLD_METHODS) / number(row, method, "s")
+                min(method_figure(row, value, "s") for value in COLD_METHODS)
+                / method_figure(row, method, "s")
                 for row in measured_rows
             ]
             relative_iterations = [
-                number(row, method, "n") / number(row, "interior", "n")
+                method_figure(row, method, "n") / method_figure(row, "interior", "n")
                 for row in measured_rows
-                if number(row, "interior", "n")
+                if method_figure(row, "interior", "n")
             ]
             # The central point was computed in advance, so only its iterations count; iterations of
             # PDHG are not compared.
@@ -428,7 +439,9 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
                 "iterations": statistics.median(relative_iterations)
                 if is_interior_point and relative_iterations
                 else "",
-                "seconds": statistics.median(number(row, method, "s") for row in measured_rows),
+                "seconds": statistics.median(
+                    method_figure(row, method, "s") for row in measured_rows
+                ),
             }
 
 

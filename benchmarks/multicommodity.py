@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-_ROADS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # road network: divisor of its trips
+_TRIP_DIVISORS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # road network: divisor of its trips
 _LONG_S = 60.0  # a run that takes longer is not repeated
 COLUMNS = (
     "problem",
@@ -50,20 +50,20 @@ def read(folder: Path, name: str) -> tuple[Any, Any]:
 
     Args:
         folder: folder of the files.
-        name: file of CommaLab, or key of :data:`_ROADS`.
+        name: file of CommaLab, or key of :data:`_TRIP_DIVISORS`.
     """
     import teal
 
-    if name in _ROADS:
+    if name in _TRIP_DIVISORS:
         topology = teal.load_topology(str(folder / f"{name}_net.tntp.gz"))
         topology = dataclasses.replace(topology, no_transit=None)
         traffic = teal.load_traffic(str(folder / f"{name}_trips.tntp.gz"), topology)
-        return topology, traffic.scaled(1 / _ROADS[name])
+        return topology, traffic.scaled(1 / _TRIP_DIVISORS[name])
     topology = teal.load_topology(str(folder / name))
     return topology, teal.load_traffic(str(folder / name), topology)
 
 
-def solved(
+def solve_all_paths(
     topology: Any, traffic: Any, gap: float, factor: Any = 1.0, start: Any = None
 ) -> tuple[float, Any]:
     """Solve a problem over all paths by column generation from one path a demand.
@@ -84,21 +84,21 @@ def solved(
     begin = time.perf_counter()
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
     problem = teal.Problem.create(topology, paths, "least_cost", factor * traffic.read([0]))
-    improved = generate_columns(problem, target=gap, start=start)
-    return time.perf_counter() - begin, improved
+    all_paths_solution = generate_columns(problem, target=gap, start=start)
+    return time.perf_counter() - begin, all_paths_solution
 
 
 def median_of_runs(*arguments: Any) -> tuple[float, Any]:
-    """Return the median seconds of three calls of :func:`solved`, of one if it is long, and the
+    """Solve a problem three times, or once if it takes long; return the median time, s, and the
     first solution.
 
     Args:
-        arguments: arguments of the call.
+        arguments: network, traffic, gap, factor of the demands and start of the solve.
     """
-    seconds, solution = solved(*arguments)
+    seconds, solution = solve_all_paths(*arguments)
     if seconds >= _LONG_S:
         return seconds, solution
-    runs = [seconds, *(solved(*arguments)[0] for _ in range(2))]
+    runs = [seconds, *(solve_all_paths(*arguments)[0] for _ in range(2))]
     return statistics.median(runs), solution
 
 
@@ -107,7 +107,7 @@ def names_in(folder: Path) -> list[str]:
     networks last.
     """
     files = [file for file in folder.iterdir() if file.is_file() and not file.suffix]
-    roads = [name for name in _ROADS if (folder / f"{name}_net.tntp.gz").exists()]
+    roads = [name for name in _TRIP_DIVISORS if (folder / f"{name}_net.tntp.gz").exists()]
     return [*(file.name for file in sorted(files, key=lambda file: file.stat().st_size)), *roads]
 
 
@@ -130,19 +130,20 @@ def measure(folder: Path, name: str, gap: float, optimum: float) -> tuple[object
         optimum: published optimum, a cost; NaN if unknown.
     """
     topology, traffic = read(folder, name)
-    seconds, improved = median_of_runs(topology, traffic, gap)
+    # The demands as they are; then changed at random, from nothing and from the first solution.
+    seconds, all_paths_solution = median_of_runs(topology, traffic, gap)
     factor = np.random.default_rng(0).uniform(0.8, 1.2, traffic.num_demands)
     changed_s, _ = median_of_runs(topology, traffic, gap, factor)
-    warm_s, _ = median_of_runs(topology, traffic, gap, factor, improved)
-    cost = float(improved.result.value[0])
+    warm_s, _ = median_of_runs(topology, traffic, gap, factor, all_paths_solution)
+    cost = float(all_paths_solution.result.value[0])
     return (
         name,
         topology.num_nodes,
         topology.num_links,
         traffic.num_demands,
         seconds,
-        improved.result.iterations,
-        float(improved.gap_all_paths[0]),
+        all_paths_solution.result.iterations,
+        float(all_paths_solution.gap_all_paths[0]),
         cost,
         cost / optimum - 1,
         changed_s,
@@ -166,7 +167,7 @@ def main() -> None:
     published = published_optima(options.data)
     names = options.names or names_in(options.data)
     # Compile the kernels.
-    solved(*read(options.data, names[0]), options.gap)
+    solve_all_paths(*read(options.data, names[0]), options.gap)
     with (options.out / "multicommodity.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)

@@ -34,38 +34,58 @@ US = ("topologies/UsCarrier.json", "gravity:seed=0,count=20,load=4")
 KDL, ASN = (
     (f"topologies/{name}.json", "gravity:seed=0,count=20,load=4") for name in ("Kdl", "ASN2k")
 )
-FAST = ("teal", "price-gnn", "pdhg:gap=0.01")
-PEERS = ("lp-all", "lp-top", "ncflow")
+FAST_SCHEMES = ("teal", "price-gnn", "pdhg:gap=0.01")
+PEER_SCHEMES = ("lp-all", "lp-top", "ncflow")
 # Experiment: (networks, schemes, options of `teal evaluate`), for each run.
 RUNS: dict[str, list[tuple[list[tuple[str, str]], tuple[str, ...], str]]] = {
     "schemes": [
-        ([B4], (*FAST, *PEERS, "pop", "teavar"), "--limit 20 --calibrate 0.9"),
-        ([US], (*FAST, *PEERS, "pop:replicas=16"), "--limit 4 --calibrate 0.9"),
-        ([KDL], (*FAST, "pdhg:gap=0.0002"), "--limit 2 --calibrate 0.9"),
-        ([ASN], (*FAST, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9"),
+        ([B4], (*FAST_SCHEMES, *PEER_SCHEMES, "pop", "teavar"), "--limit 20 --calibrate 0.9"),
+        ([US], (*FAST_SCHEMES, *PEER_SCHEMES, "pop:replicas=16"), "--limit 4 --calibrate 0.9"),
+        ([KDL], (*FAST_SCHEMES, "pdhg:gap=0.0002"), "--limit 2 --calibrate 0.9"),
+        ([ASN], (*FAST_SCHEMES, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9"),
     ],
     "online": [
-        ([B4, US], (*FAST, *PEERS, "pop"), "--limit 4 --calibrate 0.9 --online --interval 5m")
+        (
+            [B4, US],
+            (*FAST_SCHEMES, *PEER_SCHEMES, "pop"),
+            "--limit 4 --calibrate 0.9 --online --interval 5m",
+        )
     ],
     "failures": [
-        ([B4], (*FAST, *PEERS, "pop", "teavar"), "--limit 20 --calibrate 0.9 --failures 1,2"),
-        ([ASN], (*FAST, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9 --failures 50,100,200"),
+        (
+            [B4],
+            (*FAST_SCHEMES, *PEER_SCHEMES, "pop", "teavar"),
+            "--limit 20 --calibrate 0.9 --failures 1,2",
+        ),
+        (
+            [ASN],
+            (*FAST_SCHEMES, "pdhg:gap=0.0002"),
+            "--limit 1 --calibrate 0.9 --failures 50,100,200",
+        ),
     ],
     "temporal": [
-        ([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --noise 2,5,10,20")
+        (
+            [B4, US],
+            (*FAST_SCHEMES, "lp-all", "lp-top"),
+            "--limit 4 --calibrate 0.9 --noise 2,5,10,20",
+        )
     ],
     "spatial": [
-        ([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --spatial 80,60,40,20%")
+        (
+            [B4, US],
+            (*FAST_SCHEMES, "lp-all", "lp-top"),
+            "--limit 4 --calibrate 0.9 --spatial 80,60,40,20%",
+        )
     ],
     "objectives": [
         (
             [B4, US],
-            (*FAST, "lp-all", "lp-top", "pop"),
+            (*FAST_SCHEMES, "lp-all", "lp-top", "pop"),
             "--limit 4 --calibrate 0.9 --objective max_link_utilisation",
         ),
         (
             [B4, US],
-            (*FAST, "lp-all", "lp-top", "pop"),
+            (*FAST_SCHEMES, "lp-all", "lp-top", "pop"),
             "--limit 4 --calibrate 0.9 --objective latency_penalised_flow",
         ),
     ],
@@ -101,6 +121,7 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
         ]
         if not networks:
             continue
+        # The folder names the networks if they are not all those of the experiment.
         suffix = (
             ""
             if networks == all_networks
@@ -125,7 +146,7 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
     return 0
 
 
-def compare(name: str, out: Path) -> int:
+def compare_variants(name: str, out: Path) -> int:
     """Train every variant of an experiment for 20 s on B4, and print a table of its share of the
     optimum without and with the repair, and its time.
 
@@ -166,11 +187,11 @@ def compare(name: str, out: Path) -> int:
             # Share of the optimum without repair; then share and time with it.
             scheme = FlowGnnScheme(model, FlowGnnSchemeConfig(iterations=variant.admm_iterations))
             raw_share = [
-                measured(
+                measure_scheme(
                     FlowGnnScheme(model, FlowGnnSchemeConfig(repair="none")), problems, optima
                 )[0]
             ]
-            stored[variant.name] = [steps, *raw_share, *measured(scheme, problems, optima)]
+            stored[variant.name] = [steps, *raw_share, *measure_scheme(scheme, problems, optima)]
             file.write_text(json.dumps(stored))
         num_steps, raw, repaired, seconds = stored[variant.name]
         print(
@@ -180,7 +201,7 @@ def compare(name: str, out: Path) -> int:
     return 0
 
 
-def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float]:
+def measure_scheme(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float]:
     """Return a scheme's mean share of the optimum, and its median time for a matrix, s.
 
     Args:
@@ -200,7 +221,7 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
     return statistics.mean(shares), statistics.median(times)
 
 
-def embedding(_: str, out: Path) -> int:
+def draw_embedding(_: str, out: Path) -> int:
     """Draw the final path states of the packaged FlowGNN on B4, projected onto their first two
     principal components and coloured by the splits of LP-all.
 
@@ -287,7 +308,7 @@ def main() -> int:
         if name in RUNS:
             code = evaluate(name, options.data, options.out, options.networks)
         else:
-            code = (compare if name in TRAINED else embedding)(name, options.out)
+            code = (compare_variants if name in TRAINED else draw_embedding)(name, options.out)
         if code:
             return code
     return 0

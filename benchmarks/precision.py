@@ -87,7 +87,7 @@ def computed_in(precision: str) -> Iterator[None]:
         yield
 
 
-def scores(start: str, precision: str, seed: int, steps: int) -> tuple[float, float]:
+def train_and_score(start: str, precision: str, seed: int, steps: int) -> tuple[float, float]:
     """Train FlowGNN on GEANT in a precision; return the trained model's mean share of the demand
     carried and its mean certified gap, both computed in float32.
 
@@ -129,15 +129,15 @@ def summary(file: Path) -> pd.DataFrame:
         file: precision.csv.
     """
     columns = ["start", "precision", "seed"]
-    scores = pd.read_csv(file).set_index(columns)["carried"].sort_index()
+    carried_shares = pd.read_csv(file).set_index(columns)["carried"].sort_index()
     differences = []
     for start in STARTS:
-        full_precision = scores[start, "float32"]
+        full_precision = carried_shares[start, "float32"]
         differences.append(
             (f"{start}: range of seeds", full_precision.max() - full_precision.min())
         )
         for precision in ("tf32", "bfloat16"):
-            change = abs(scores[start, precision].mean() - full_precision.mean())
+            change = abs(carried_shares[start, precision].mean() - full_precision.mean())
             differences.append((f"{start}: change by {precision}", change))
     return pd.DataFrame(differences, columns=["what", "value"])
 
@@ -157,7 +157,7 @@ def main() -> None:
         writer = csv.writer(file)
         writer.writerow(("start", "precision", "seed", "carried", "gap"))
         for name, precision, seed in progress_bar(runs, desc="training"):
-            carried, gap = scores(STARTS[name], precision, seed, options.steps)
+            carried, gap = train_and_score(STARTS[name], precision, seed, options.steps)
             writer.writerow((name, precision, seed, f"{carried:.6f}", f"{gap:.6f}"))
             file.flush()
     summary(options.out).to_csv(options.out.with_stem(f"{options.out.stem}-summary"), index=False)

@@ -88,7 +88,10 @@ def excess_of(problem: teal.Problem, bound: torch.Tensor, optimum: torch.Tensor)
     sense = problem.objective.rules.sense
     excess = sense * (bound - optimum) / torch.maximum(bound.abs(), optimum.abs())
     if float(excess.min()) < -1e-9:
-        raise SystemExit(f"a bound on the wrong side of the optimum by {-float(excess.min()):.3g}")
+        raise SystemExit(
+            f"a bound is on the wrong side of the optimum (relative: {-float(excess.min()):.3g}): "
+            "the prices or the optimum are wrong"
+        )
     return excess.clamp(min=0).numpy()
 
 
@@ -102,35 +105,36 @@ def measure(data: Path, name: str, objective: str, size: int, count: int) -> dic
         size: largest number of price vectors.
         count: number of matrices of the series.
     """
-    first, second = problems_of(data, name, objective, count)
+    # Fill the library from the first half; bound the second half, and compare with its optima.
+    library_problem, test_problem = problems_of(data, name, objective, count)
     library = teal.PriceLibrary(size)
-    solved = teal.solve(first, gap=GAP)
-    library.add(first, solved.prices, solved.bound)
-    optimum = teal.solve(second, gap=GAP)
-    bound = library.bound(second)
-    excess = excess_of(second, bound, optimum.value)
-    one = second.row(0)
+    solved = teal.solve(library_problem, gap=GAP)
+    library.add(library_problem, solved.prices, solved.bound)
+    optimum = teal.solve(test_problem, gap=GAP)
+    bound = library.bound(test_problem)
+    excess = excess_of(test_problem, bound, optimum.value)
+    one = test_problem.row(0)
     row: dict[str, Any] = {
         "network": name,
         "objective": objective,
         "size": size,
         "vectors": len(library),
-        "matrices": second.batch,
-        "carried": float((optimum.value / second.demand.sum(1)).mean()),
+        "matrices": test_problem.batch,
+        "carried": float((optimum.value / test_problem.demand.sum(1)).mean()),
         "median": np.median(excess),
         "p99": np.quantile(excess, 0.99),
         "largest": excess.max(),
-        "batch_s": timed(lambda: library.bound(second), 50)[0] / second.batch,
+        "batch_s": timed(lambda: library.bound(test_problem), 50)[0] / test_problem.batch,
         "single_s": timed(lambda: library.bound(one), 500)[0],
     }
     if objective != "total_flow":
         # Every demand is served.
         return row | {"carried": 1.0}
     # The model's prices, and the tighter bound of both.
-    _, prices = teal.load_model("universal").start(second)
-    model_bound = teal.scaled_dual_bound(second, prices)
+    _, prices = teal.load_model("universal").start(test_problem)
+    model_bound = teal.scaled_dual_bound(test_problem, prices)
     for key, other in (("model", model_bound), ("both", torch.minimum(model_bound, bound))):
-        other_excess = excess_of(second, other, optimum.value)
+        other_excess = excess_of(test_problem, other, optimum.value)
         row |= {
             f"{key}_median": np.median(other_excess),
             f"{key}_p99": np.quantile(other_excess, 0.99),

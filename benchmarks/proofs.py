@@ -192,11 +192,11 @@ def mutate(count: int, seed: int, out: Path) -> None:
         cases = write_cases(Path(name), seed)
         for number in range(count):
             case_folder, proof = cases[number % len(cases)]
-            changed = mutated(proof, rng)
-            if changed == proof:
+            changed_proof = mutated(proof, rng)
+            if changed_proof == proof:
                 continue
             num_changed += 1
-            files = proof_files(case_folder, changed)
+            files = proof_files(case_folder, changed_proof)
             # The statement may still be true, since a change may loosen it.
             is_statement_true = is_true(*files)
             is_accepted = accepts(check, files)

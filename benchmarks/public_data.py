@@ -22,5 +22,6 @@ def published(folder: Path, name: str) -> Path:
         if path.exists():
             return path
     raise SystemExit(
-        f"--data {folder}: no {bare}, also not in {', '.join(_FOLDERS)}; data/README.md says where it is"
+        f"--data {folder}: no {bare} in it or its folders {', '.join(_FOLDERS)}; data/README.md "
+        "says where to get it"
     )

@@ -97,7 +97,7 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def entrants(name: str, schemes: dict[str, Any]) -> dict[str, Any]:
+def racing_schemes(name: str, schemes: dict[str, Any]) -> dict[str, Any]:
     """Return the schemes that race on a network; LP schemes are excluded, with a printed note, on
     networks in :data:`TOO_LARGE_FOR_LPS`.
 
@@ -146,7 +146,7 @@ def main() -> None:
             print(f"{name}: skipped, it needs --data")
             continue
         source = str(published(options.data, FILES[name])) if name in FILES else name
-        solvers = entrants(name, schemes)
+        solvers = racing_schemes(name, schemes)
         for load in options.loads:
             # Race on one network at one load, and print the times to the gap.
             case = instance(source, load, options.seed, options.matrices)

@@ -39,10 +39,12 @@ class Recipe:
 
     Attributes:
         command: command line, with ``{data}`` for the published files and ``{out}`` for its
-        results. files: path below ``{out}`` of each stored file, by the file's name in
-        docs/figures. sources: files and folders of the code that the files measure. minutes: time
-        of the command on two cores. pictures: path below ``{out}`` of each picture, by its path
-        below docs. needs: hardware that the command needs, such as ``gpu``; empty for none.
+            results.
+        files: path below ``{out}`` of each stored file, by the file's name in docs/figures.
+        sources: files and folders of the code that the files measure.
+        minutes: time of the command on two cores.
+        pictures: path below ``{out}`` of each picture, by its path below docs.
+        needs: hardware that the command needs, such as ``gpu``; empty for none.
     """
 
     command: str
@@ -108,6 +110,7 @@ def age(name: str, sources: Sequence[str]) -> Age:
     if not is_in_repository(commit):
         return Age(name, commit, -1)
     later = figures.git("log", "--format=%h", f"{commit}..HEAD", "--", *sources).split()
+    # A file is fresh if its sources differ in names, docstrings and comments only.
     if all(renamed is not None for _, renamed in same_code.changed_files(commit, sources)):
         return Age(name, commit, 0)
     return Age(name, commit, len(later))

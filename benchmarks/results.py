@@ -28,30 +28,30 @@ LEARNED = ("teal", "price-gnn")
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")
 ROUTERS = ("cspf", "ecmp:over=candidates", "shortest-path")
 # Linear programs of a part of the demands or of the network.
-REDUCED = (
+REDUCED_SCHEMES = (
     "lp-top",
     "demand-pinning",
     "ncflow",
 )
-SMALL = (
+SMALL_NETWORK_SCHEMES = (
     *LEARNED,
     *ENGINE,
     "lp-all",
     "lp-all:warm=true",
     "lp-all:solver=gurobi",
     "pdlp:accuracy=0.001",
-    *REDUCED,
+    *REDUCED_SCHEMES,
     "pop",
     "teavar",
     *ROUTERS,
 )
-MIDDLE = (
+MEDIUM_NETWORK_SCHEMES = (
     *LEARNED,
     *ENGINE,
     "lp-all",
     "lp-all:warm=true",
     "pdlp:accuracy=0.001",
-    *REDUCED,
+    *REDUCED_SCHEMES,
     "pop:replicas=16",
     *ROUTERS,
 )
@@ -76,7 +76,7 @@ def large(replicas: int, *other_schemes: str) -> tuple[str, ...]:
         *LEARNED,
         *ENGINE,
         *ROUTERS,
-        *(f"{s}:time_limit=120" for s in REDUCED),
+        *(f"{s}:time_limit=120" for s in REDUCED_SCHEMES),
         f"pop:replicas={replicas},time_limit=120",
         *other_schemes,
     )
@@ -84,14 +84,29 @@ def large(replicas: int, *other_schemes: str) -> tuple[str, ...]:
 
 # Study: topology, traffic, schemes, options of `teal evaluate`.
 STUDIES: dict[str, tuple[str, str, tuple[str, ...], list[str]]] = {
-    "b4": ("b4", GENERATED, SMALL, ["--limit", "20", *SHOCKS]),
-    "abilene": ("sndlib/abilene.xml", f"sndlib/{ABILENE}", SMALL, ["--limit", "50"]),
-    "geant": ("sndlib/geant.xml", f"sndlib/{GEANT}", SMALL, ["--limit", "20", *SHOCKS]),
-    "germany50": ("sndlib/germany50.xml", f"sndlib/{GERMANY50}", SMALL, ["--failures", "1,2,5%"]),
+    "b4": ("b4", GENERATED, SMALL_NETWORK_SCHEMES, ["--limit", "20", *SHOCKS]),
+    "abilene": (
+        "sndlib/abilene.xml",
+        f"sndlib/{ABILENE}",
+        SMALL_NETWORK_SCHEMES,
+        ["--limit", "50"],
+    ),
+    "geant": (
+        "sndlib/geant.xml",
+        f"sndlib/{GEANT}",
+        SMALL_NETWORK_SCHEMES,
+        ["--limit", "20", *SHOCKS],
+    ),
+    "germany50": (
+        "sndlib/germany50.xml",
+        f"sndlib/{GERMANY50}",
+        SMALL_NETWORK_SCHEMES,
+        ["--failures", "1,2,5%"],
+    ),
     "uscarrier": (
         "topologies/UsCarrier.json",
         GENERATED,
-        MIDDLE,
+        MEDIUM_NETWORK_SCHEMES,
         ["--limit", "5", "--failures", "2%"],
     ),
     "kdl": (

@@ -80,8 +80,9 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
         policies: whether to search for few policies, and for one list per demand.
     """
     problem = SegmentProblem.of(dag, pairs, demand, minimises_utilisation=True)
-    direct = np.ascontiguousarray(problem.target[:, None])
-    ecmp = problem.utilisation(problem.loads(direct, np.ones(direct.shape)))
+    # ECMP: a midpoint at the target stands for the shortest paths alone.
+    target_midpoints = np.ascontiguousarray(problem.target[:, None])
+    ecmp = problem.utilisation(problem.loads(target_midpoints, np.ones(target_midpoints.shape)))
     row = {"demands": len(problem.demand), "ecmp": f"{ecmp:.4f}"}
     # Two-segment routing to each gap, twice; the second run is timed, without compilation.
     result = solve(problem, 1.0)
@@ -105,8 +106,13 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
             "policies s": f"{few.solve_s:.2f}",
         }
         # One list per demand: the better one of two starting points.
-        tight = fewest_policies(problem, result, result.value * 1.001, Deadline.after(_SECONDS))
-        starts = [(result.mid, result.share), (tight.mid, tight.share)]
+        near_optimal_policies = fewest_policies(
+            problem, result, result.value * 1.001, Deadline.after(_SECONDS)
+        )
+        starts = [
+            (result.mid, result.share),
+            (near_optimal_policies.mid, near_optimal_policies.share),
+        ]
         lists = [one_list(problem, *start, Deadline.after(_SECONDS)) for start in starts]
         best = min(lists, key=lambda entry: entry.utilisation)
         row |= {

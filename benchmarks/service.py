@@ -63,7 +63,7 @@ def arrow(rates: np.ndarray) -> bytes:
     return sink.getvalue()
 
 
-def echo(port: int, size: int) -> None:
+def serve_ray_echo(port: int, size: int) -> None:
     """Serve zero bytes under Ray Serve, a FastAPI ingress before one deployment, until the process
     is killed.
 
@@ -123,7 +123,7 @@ def echo(port: int, size: int) -> None:
     signal.pause()
 
 
-def bare_echo(port: int, size: int) -> None:
+def serve_plain_echo(port: int, size: int) -> None:
     """Serve zero bytes by FastAPI and uvicorn in one process until the process is killed.
 
     Args:
@@ -151,7 +151,7 @@ def bare_echo(port: int, size: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
-async def load(
+async def send_requests(
     url: str, bodies: list[bytes], clients: int, seconds: float
 ) -> tuple[list[float], int, list[bytes]]:
     """Send requests from concurrent clients, each of which posts again after every response.
@@ -169,14 +169,14 @@ async def load(
     import aiohttp
 
     times: list[float] = []
-    faults = 0
+    num_faults = 0
     bodies_received: list[bytes] = []
     headers = {"Content-Type": ARROW, "Accept": ARROW}
     end = time.perf_counter() + seconds
 
     # One client: sends the bodies in turn, from its own number on, until the time is over.
     async def client(session: aiohttp.ClientSession, number: int) -> None:
-        nonlocal faults
+        nonlocal num_faults
         index = number
         while (begin := time.perf_counter()) < end:
             index += 1
@@ -185,13 +185,13 @@ async def load(
             ) as response:
                 body = await response.read()
                 times.append(time.perf_counter() - begin)
-                faults += response.status != 200
+                num_faults += response.status != 200
                 if response.status == 200 and len(bodies_received) < 2000:
                     bodies_received.append(body)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(client(session, number) for number in range(clients)))
-    return times, faults, bodies_received
+    return times, num_faults, bodies_received
 
 
 def metadata_of(body: bytes) -> dict[str, Any]:
@@ -219,10 +219,10 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
         of the service's ``queue_ms``, ``solve_ms`` and ``batch`` (empty for an echo).
     """
     # Warm up for three seconds.
-    asyncio.run(load(url, bodies, 8, 3))
+    asyncio.run(send_requests(url, bodies, 8, 3))
     rows: list[dict[str, Any]] = []
     for clients in CLIENTS:
-        times, faults, responses = asyncio.run(load(url, bodies, clients, seconds))
+        times, num_faults, responses = asyncio.run(send_requests(url, bodies, clients, seconds))
         p50, p99 = (float(np.quantile(times, q)) for q in (0.5, 0.99))
         rate = len(times) / seconds
         row = {"of": name, "clients": clients, "p50_s": p50, "p99_s": p99, "rate": round(rate)}
@@ -233,9 +233,11 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
             for figure in ("queue_ms", "solve_ms", "batch"):
                 row[figure] = round(float(np.median([entry[figure] for entry in metadata])), 2)
         rows.append(row)
-        in_ms = f"{1e3 * p50:.1f} ms | {1e3 * p99:.1f} ms | {rate:.0f} | {faults}"
-        parts = f"{row['queue_ms'] or '-'} | {row['solve_ms'] or '-'} | {row['batch'] or '-'}"
-        print(f"| {name} | {clients} | {in_ms} | {parts} |", flush=True)
+        latency_cells = f"{1e3 * p50:.1f} ms | {1e3 * p99:.1f} ms | {rate:.0f} | {num_faults}"
+        service_cells = (
+            f"{row['queue_ms'] or '-'} | {row['solve_ms'] or '-'} | {row['batch'] or '-'}"
+        )
+        print(f"| {name} | {clients} | {latency_cells} | {service_cells} |", flush=True)
     return rows
 
 
@@ -351,14 +353,14 @@ def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
     """
     url = f"{address}/v1/networks/geant/allocations"
     # Warm up with 8 clients for five seconds.
-    asyncio.run(load(url, [body], 8, 5))
+    asyncio.run(send_requests(url, [body], 8, 5))
     print(f"warm: {resident(pid):.0f} MiB\n\n| after | memory |\n|---|---|")
     asyncio.run(flood(url, body, seconds, pid))
     # Let the service settle.
     time.sleep(5)
-    times, faults, _ = asyncio.run(load(url, [body], 1, 5))
+    times, num_faults, _ = asyncio.run(send_requests(url, [body], 1, 5))
     print(
-        f"afterwards: {resident(pid):.0f} MiB, p50 at one client {1e3 * np.median(times):.1f} ms, {faults} faults"
+        f"afterwards: {resident(pid):.0f} MiB, p50 at one client {1e3 * np.median(times):.1f} ms, {num_faults} faults"
     )
 
 
@@ -388,7 +390,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.echo or options.bare_echo:
-        echo(*options.echo) if options.echo else bare_echo(*options.bare_echo)
+        serve_ray_echo(*options.echo) if options.echo else serve_plain_echo(*options.bare_echo)
         return
     import teal
 
@@ -451,7 +453,10 @@ def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.P
                     break
                 except ServiceFault:
                     if process.poll() is not None:
-                        raise SystemExit(f"teal serve ended with {process.returncode}") from None
+                        raise SystemExit(
+                            f"teal serve ended with exit code {process.returncode} before it "
+                            "was ready"
+                        ) from None
                     time.sleep(0.1)
             client.wait_ready("geant")
         yield address, process

@@ -47,7 +47,7 @@ def json_request(method: str, path: str, value: Any) -> Answer:
     return lambda client: client.request(method, path, content=body, headers=JSON).status_code
 
 
-def hogs(link: tuple[str, str]) -> dict[str, Answer]:
+def large_requests(link: tuple[str, str]) -> dict[str, Answer]:
     """Return the large requests, by their description.
 
     Args:
@@ -102,12 +102,12 @@ def hogs(link: tuple[str, str]) -> dict[str, Answer]:
     }
 
 
-def measure_during(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
+def measure_during(address: str, send_large_request: Answer) -> tuple[int, float, dict[str, float]]:
     """Send a large request while two threads repeat small ones.
 
     Args:
         address: address of the service.
-        hog: sends the large request.
+        send_large_request: sends the large request.
 
     Returns:
         status and time (s) of the large request, and the longest time (s) of each small request in
@@ -117,7 +117,7 @@ def measure_during(address: str, hog: Answer) -> tuple[int, float, dict[str, flo
     is_over = threading.Event()
 
     # Repeats a small request, with pauses of 5 ms, until the large one is answered.
-    def ask(path: str) -> None:
+    def repeat_small_request(path: str) -> None:
         with httpx.Client(base_url=address, timeout=120) as client:
             while not is_over.is_set():
                 begin = time.perf_counter()
@@ -125,7 +125,7 @@ def measure_during(address: str, hog: Answer) -> tuple[int, float, dict[str, flo
                 times[path].append(time.perf_counter() - begin)
                 time.sleep(0.005)
 
-    threads = [threading.Thread(target=ask, args=(path,)) for path in SMALL]
+    threads = [threading.Thread(target=repeat_small_request, args=(path,)) for path in SMALL]
     for thread in threads:
         thread.start()
     # Discard the first small requests, which connect.
@@ -134,7 +134,7 @@ def measure_during(address: str, hog: Answer) -> tuple[int, float, dict[str, flo
         path_times.clear()
     begin = time.perf_counter()
     with httpx.Client(base_url=address, timeout=120) as client:
-        status = hog(client)
+        status = send_large_request(client)
     seconds = time.perf_counter() - begin
     time.sleep(0.3)
     is_over.set()
@@ -211,8 +211,8 @@ def main() -> None:
         print(
             "| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|"
         )
-        for name, hog in hogs(ends).items():
-            status, seconds, longest = measure_during(address, hog)
+        for name, send_large_request in large_requests(ends).items():
+            status, seconds, longest = measure_during(address, send_large_request)
             cells = [f"{1e3 * longest[path]:.0f} ms" for path in SMALL]
             print(f"| {name} | {status} | {seconds:.2f} | {' | '.join(cells)} |", flush=True)
             rows.append(

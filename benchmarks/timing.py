@@ -79,11 +79,11 @@ def time_series(
     warm_up_s = clock() - begin
     if not allocation.status[0].usable:
         return Timing(math.inf, math.inf, math.inf, 0, State.STOPPED)
-    timed = problems[1:] if warm_up_s <= long_call_s else problems[1:2]
+    timed_problems = problems[1:] if warm_up_s <= long_call_s else problems[1:2]
     seconds = []
     solver_s = []
     gaps = []
-    for problem in timed:
+    for problem in timed_problems:
         # Properties that all solvers use, and that are computed once.
         _ = problem.path_mask, problem.path_value, problem.inverse_capacity
         begin = clock()
@@ -98,7 +98,7 @@ def time_series(
         statistics.median(seconds),
         statistics.median(solver_s),
         max(gaps),
-        len(timed),
+        len(timed_problems),
         State.SOLVED,
     )
 

@@ -128,7 +128,7 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     paths = scenarios.problem.paths
     num_links = scenarios.problem.topology.num_links
     incidence = scenarios.problem.ops.incidence(num_links).tocsc()
-    # (E, cables): minus the limit at the cable of each link.
+    # (E, cables) coefficients of the added capacities in the rows of links: minus the limit.
     added_capacity = sp.csr_array(
         (np.full(num_links, -scenarios.max_utilisation), (np.arange(num_links), scenarios.cable))
     )
@@ -140,26 +140,29 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     for s, demand in enumerate(scenarios.demand):
         live = scenarios.live[s]
         # Columns: live paths of demands above 0.
-        is_dead = (incidence.T @ (~live).astype(np.float64)) > 0
+        is_failed_path = (incidence.T @ (~live).astype(np.float64)) > 0
         has_demand = np.repeat(demand, paths.num_paths) > 0
-        column = np.flatnonzero(paths.mask.reshape(-1) & ~is_dead & has_demand)
+        live_columns = np.flatnonzero(paths.mask.reshape(-1) & ~is_failed_path & has_demand)
         # Rows of live links.
         capacity_rows.append(added_capacity[live])
-        flow_rows.append(incidence[:, column].tocsr()[live])
+        flow_rows.append(incidence[:, live_columns].tocsr()[live])
         capacity_limits.append(scenarios.max_utilisation * scenarios.existing_capacity[live])
         # Rows of demands.
-        demands = np.unique(column // paths.num_paths)
-        row = np.searchsorted(demands, column // paths.num_paths)
-        demand_rows.append(sp.csr_array((np.ones(len(column)), (row, np.arange(len(column))))))
+        demands = np.unique(live_columns // paths.num_paths)
+        row = np.searchsorted(demands, live_columns // paths.num_paths)
+        demand_rows.append(
+            sp.csr_array((np.ones(len(live_columns)), (row, np.arange(len(live_columns)))))
+        )
         demand_rates.append(demand[demands])
+    # Path flows of different scenarios share no row: blocks on the diagonal.
     flows = sp.block_diag(flow_rows, format="csr")
-    sums = sp.block_diag(demand_rows, format="csr")
-    no_capacity = sp.csr_array((sums.shape[0], scenarios.num_cables))
+    demand_sums = sp.block_diag(demand_rows, format="csr")
+    no_capacity = sp.csr_array((demand_sums.shape[0], scenarios.num_cables))
     result = linprog(
         np.concatenate([scenarios.cost, np.zeros(flows.shape[1])]),
         sp.hstack([sp.vstack(capacity_rows), flows], format="csr"),
         np.concatenate(capacity_limits),
-        sp.hstack([no_capacity, sums], format="csr"),
+        sp.hstack([no_capacity, demand_sums], format="csr"),
         np.concatenate(demand_rates),
         bounds=(0, None),
         method="highs",

@@ -52,7 +52,7 @@ _MAX_ITERATIONS = 5000
 _LOSS_GAP = 0.01
 
 
-def _solved(problem: Problem, gap: float) -> tuple[Any, float]:
+def _timed_solve(problem: Problem, gap: float) -> tuple[Any, float]:
     """Solve a problem to a relative gap; return the result and the CPU time of the solve, s."""
     begin = time.process_time()
     result = solve(problem, gap=gap, max_iterations=_MAX_ITERATIONS)
@@ -67,7 +67,7 @@ def _to_loss_gap(problem: Problem) -> tuple[Any, float]:
     """
     gap = 1e-3
     while True:
-        result, seconds = _solved(problem, gap)
+        result, seconds = _timed_solve(problem, gap)
         loss = problem.objective.rules.loss_gap(float(result.value[0]), float(result.bound[0]))
         if loss is None or loss <= _LOSS_GAP or gap < 1e-9:
             return result, seconds
@@ -90,7 +90,7 @@ def compare_with_clarabel(problem: Problem) -> list[str]:
     """Return three cells: the CPU seconds of Clarabel, and the differences of PDHG's value and
     bound, at a gap of 1e-8, from Clarabel's optimum.
     """
-    exact, _ = _solved(problem, 1e-8)
+    exact, _ = _timed_solve(problem, 1e-8)
     begin = time.process_time()
     reference = LpAll().solve(problem)
     clarabel_s = time.process_time() - begin
@@ -103,13 +103,13 @@ def compare_with_clarabel(problem: Problem) -> list[str]:
     return [f"{clarabel_s:.3f}", f"{value_error:.2e}", f"{bound_error:.2e}"]
 
 
-def measure(name: str, load: float, out: Any) -> None:
+def measure(name: str, load: float, table_writer: Any) -> None:
     """Write a row for each program of one network, and print it.
 
     Args:
         name: source of the topology.
         load: largest utilisation of its traffic on shortest paths.
-        out: CSV writer of programs.csv.
+        table_writer: CSV writer of programs.csv.
     """
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
@@ -117,27 +117,27 @@ def measure(name: str, load: float, out: Any) -> None:
     for program in _PROGRAMS:
         problem = utility_problem(topology, paths, program, matrix)
         # Compile the kernels of the program.
-        _solved(problem, 1e-2)
+        _timed_solve(problem, 1e-2)
         row: list[object] = [topology.name, load, program, matrix.shape[1]]
         for result, seconds in (
-            _solved(problem, 1e-2),
-            _solved(problem, 1e-3),
+            _timed_solve(problem, 1e-2),
+            _timed_solve(problem, 1e-3),
             _to_loss_gap(problem),
         ):
             row += [result.iterations, f"{seconds:.4f}"]
         if matrix.shape[1] <= _MAX_CLARABEL_DEMANDS:
             row += compare_with_clarabel(problem)
-        out.writerow(row)
+        table_writer.writerow(row)
         print(*row, flush=True)
 
 
-def price_of_fairness(name: str, load: float, out: Any) -> None:
+def price_of_fairness(name: str, load: float, table_writer: Any) -> None:
     """Write a row for each alpha: total and least share, and the least share of max-min fairness.
 
     Args:
         name: source of the topology.
         load: largest utilisation of its traffic on shortest paths.
-        out: CSV writer of fairness.csv.
+        table_writer: CSV writer of fairness.csv.
     """
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
@@ -153,7 +153,7 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
             f"{max_min_point.least_share:.5f}",
             f"{point.gap:.2e}",
         ]
-        out.writerow(row)
+        table_writer.writerow(row)
         print(*row, flush=True)
 
 
@@ -166,8 +166,8 @@ def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
         networks: source of each topology, and load of its traffic.
     """
     with file.open("w", newline="") as stream:
-        out = csv.writer(stream)
-        out.writerow(
+        table_writer = csv.writer(stream)
+        table_writer.writerow(
             [
                 "network",
                 "load",
@@ -185,7 +185,7 @@ def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
             ]
         )
         for name, load in networks:
-            measure(name, load, out)
+            measure(name, load, table_writer)
 
 
 def draw(table: Path, picture: Path) -> None:
@@ -267,13 +267,13 @@ def main() -> None:
     if not options.fairness_only:
         _write_programs(options.out / "programs.csv", parsed)
     with (options.out / "fairness.csv").open("w", newline="") as stream:
-        out = csv.writer(stream)
-        out.writerow(
+        table_writer = csv.writer(stream)
+        table_writer.writerow(
             ["network", "load", "alpha", "total_share", "least_share", "largest_least_share", "gap"]
         )
         for name, load in parsed:
             if "Kdl" not in name:
-                price_of_fairness(name, load, out)
+                price_of_fairness(name, load, table_writer)
     draw(options.out / "fairness.csv", options.out / "fairness.png")
 
 

@@ -52,8 +52,8 @@ def main() -> None:
     for number, matrix in enumerate(matrices):
         # Largest utilisation of the current splits, over the optimum of the interval.
         interval = problem.with_demand(matrix[None])
-        load = float(interval.utilisation(splits[None].to(interval.demand)).amax())
-        ratios.append(load / float(teal.solve(interval, gap=1e-3).value))
+        max_utilisation = float(interval.utilisation(splits[None].to(interval.demand)).amax())
+        ratios.append(max_utilisation / float(teal.solve(interval, gap=1e-3).value))
         # Estimate the matrix from noisy counters of links and nodes under these splits.
         measurements = teal_ip.path_measurements(paths, splits.numpy(), topology.num_nodes)
         counters = measurements @ matrix
@@ -63,8 +63,8 @@ def main() -> None:
         ).matrix
         errors.append(float(np.abs(estimate - matrix).sum() / matrix.sum()))
         # Splits for the next interval: for this estimate, varied within the budget.
-        believed = problem.with_demand(torch.from_numpy(estimate[None]))
-        splits = vary(believed, budget=options.budget, share=options.share, seed=number)
+        estimated_problem = problem.with_demand(torch.from_numpy(estimate[None]))
+        splits = vary(estimated_problem, budget=options.budget, share=options.share, seed=number)
     third = len(errors) // 3
     print(
         f"{topology.name}, share {options.share:g}, budget {options.budget:g}: NMAE {np.mean(errors[third:]):.3f}, "

@@ -39,6 +39,7 @@ def __getattr__(name: str) -> Any:
 
         if name in NAMES[__name__]:
             return with_old_names(__name__, _core_attribute)(name)
+        # Public names of the packages that entry points announce; skip one that cannot be imported.
         packages: Registry[Any] = Registry("package", "teal.packages")
         for package in packages.names():
             try:

@@ -149,6 +149,7 @@ def with_old_names(
     """
 
     def load_present(name: str) -> Any:
+        """Return the object of a present name; raise AttributeError for any other name."""
         if callable(load):
             return load(name)
         if name not in load:
@@ -156,6 +157,7 @@ def with_old_names(
         return load[name]
 
     def load_any(name: str) -> Any:
+        """Return the object of a present name, or of an old one with a warning."""
         new_name = NAMES[package].get(name)
         if new_name is None:
             return load_present(name)
@@ -174,6 +176,7 @@ def with_moved_names(package: str) -> Callable[[str], Any]:
     """
 
     def load(name: str) -> Any:
+        """Return the object of a name that moved, from its new module, with a warning."""
         if name not in MOVED[package]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, new_name = MOVED[package][name].partition(":")
@@ -284,12 +287,13 @@ class _MovedPackages(importlib.abc.MetaPathFinder):
         del path, target
         if not fullname.startswith("teal."):
             return None
-        package, dot, rest = fullname.partition(".")
-        room, inner_dot, inner = rest.partition(".")
-        new_package = PACKAGES.get(f"{package}{dot}{room}")
+        # Split the name into the moved package, such as teal.client, and the module inside it.
+        package, dot, relative_name = fullname.partition(".")
+        subpackage, submodule_dot, submodule = relative_name.partition(".")
+        new_package = PACKAGES.get(f"{package}{dot}{subpackage}")
         if new_package is None:
             return None
-        new_name = f"{new_package}{inner_dot}{inner}"
+        new_name = f"{new_package}{submodule_dot}{submodule}"
         if importlib.util.find_spec(new_name) is None:
             return None
         warnings.warn(

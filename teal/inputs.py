@@ -148,11 +148,11 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     names = topology.link_names()
     # The most common capacities, in ascending order: "COUNT of GBPS".
     capacities, counts = np.unique(topology.capacity[topology.capacity > 0], return_counts=True)
-    common = np.argsort(-counts, kind="stable")[:_MAX_CAPACITIES]
-    listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common))
+    common_indices = np.argsort(-counts, kind="stable")[:_MAX_CAPACITIES]
+    listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common_indices))
     remainder = (
-        f" and {len(capacities) - len(common):,} other values"
-        if len(capacities) > len(common)
+        f" and {len(capacities) - len(common_indices):,} other values"
+        if len(capacities) > len(common_indices)
         else ""
     )
     # Printed lines.
@@ -214,21 +214,22 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
     with_traffic = isinstance(config, TrafficGetConfig)
     if not config.name:
         return _catalogue_outcome(with_traffic)
-    # Download the network, and the traffic; files map to their expected SHA-256, "" for unknown.
+    # Download the network, and the traffic.  Each file has its expected SHA-256, or "" for none.
     entry = published(config.name, with_traffic=with_traffic)
-    files = {entry.topology: ""}
+    expected_checksums = {entry.topology: ""}
     if isinstance(config, TrafficGetConfig) and entry.traffic:
-        files[entry.traffic] = config.sha256
+        expected_checksums[entry.traffic] = config.sha256
     checksums = {
         file.name: download(file, config.out, mirror=config.mirror, expected=expected)
-        for file, expected in files.items()
+        for file, expected in expected_checksums.items()
     }
     # Checksums, units and terms.
     lines = [f"{config.out / name}: SHA-256 {checksum}" for name, checksum in checksums.items()]
+    # Files without a checksum, neither from the publisher nor from the user.
     lines += [
         f"{file.name}: the publisher states no checksum; this is that of the downloaded file"
-        for file in files
-        if not (file.sha256 or files[file])
+        for file in expected_checksums
+        if not (file.sha256 or expected_checksums[file])
     ]
     if with_traffic:
         lines.append(entry.series)

@@ -299,8 +299,11 @@ class _Concurrent(_Utilisation):
         """Return the smallest served fraction (B,) of a routable demand, at most 1, of splits
         (B, D, K).
         """
-        share = splits.sum(-1).masked_fill(~(problem.routable & (problem.demand > 0)), np.inf)
-        return share.amin(1).clamp(max=1)
+        # Demands without a live path or traffic do not count: their fraction is infinite.
+        served_fraction = splits.sum(-1).masked_fill(
+            ~(problem.routable & (problem.demand > 0)), np.inf
+        )
+        return served_fraction.amin(1).clamp(max=1)
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         return min([1.0, *values])
@@ -451,6 +454,7 @@ class _Fair(Rules):
         if value >= 1:
             return 0.0
         exponent = 1 - (self.alpha or 0.0)
+        # Utilities of value and bound, at most 0; expm1 is precise for fractions close to 1.
         value_utility, bound_utility = (
             math.log(min(fraction, 1.0))
             if exponent == 0
@@ -572,11 +576,12 @@ class Objective:
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        # Split a name with options, such as alpha_fair:alpha=2.
         if ":" in self.name and self.name not in _RULES:
             spec = parse_spec(self.name)
             object.__setattr__(self, "name", spec.name)
             object.__setattr__(self, "options", tuple(sorted(spec.options.items())))
-        self._read_epsilon()
+        self._synchronise_epsilon()
         if self.name not in _RULES:
             expected = f"one of {', '.join(_RULES.names())}"
             raise InputError("objective", "name", expected, repr(self.name))
@@ -588,7 +593,7 @@ class Objective:
         # Validate the options.
         _ = self.rules
 
-    def _read_epsilon(self) -> None:
+    def _synchronise_epsilon(self) -> None:
         """Copy the option epsilon of latency_penalised_flow to the attribute, or the attribute to
         the options if it was set instead; raise InputError if the option is no number.
         """

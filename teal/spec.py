@@ -103,7 +103,7 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
 
 def register(
     registry: dict[str, _Entry],
-    what: str,
+    entry_kind: str,
     name: str,
     entry: _Entry,
     *,
@@ -114,7 +114,7 @@ def register(
 
     Args:
         registry: the registry to extend.
-        what: kind of entry, for the message.
+        entry_kind: kind of entry, for the message.
         name: name of the entry.
         entry: the entry; registering the same entry again is allowed.
         replace: whether to replace an existing entry of that name.
@@ -123,10 +123,11 @@ def register(
     Raises:
         InputError: another entry has the name, and ``replace`` is false.
     """
+    # The same entry may be registered again under its name.
     is_taken = registry[name] != entry if name in registry else name in reserved
     if is_taken and not replace:
         raise InputError.invalid(
-            what,
+            entry_kind,
             "name",
             f"another entry has the name {name!r}",
             "use another name, or replace=True",
@@ -138,13 +139,15 @@ class Registry(Generic[_Entry]):
     """Entries by name: built in, registered in this process, or announced by entry points.
 
     Args:
-        what: kind of entry, for messages.
+        entry_kind: kind of entry, for messages.
         group: group of the entry points.
         built_in: initial entries.
     """
 
-    def __init__(self, what: str, group: str, built_in: Mapping[str, _Entry] | None = None) -> None:
-        self._what = what
+    def __init__(
+        self, entry_kind: str, group: str, built_in: Mapping[str, _Entry] | None = None
+    ) -> None:
+        self._entry_kind = entry_kind
         self._group = group
         # Entries that are built in or registered.
         self._registered = dict(built_in or {})
@@ -170,7 +173,9 @@ class Registry(Generic[_Entry]):
         if entry_point is not None and entry_point.value == _import_path(entry):
             # The package announces the same object by an entry point.
             taken_names.remove(name)
-        register(self._registered, self._what, name, entry, replace=replace, reserved=taken_names)
+        register(
+            self._registered, self._entry_kind, name, entry, replace=replace, reserved=taken_names
+        )
 
     def names(self) -> list[str]:
         """Return the names of all entries of the registry, sorted."""
@@ -204,7 +209,7 @@ class Registry(Generic[_Entry]):
                     choices if self.names() else "a name of an installed distribution (pip install)"
                 )
                 suggestion = did_you_mean(name, self.names())
-                raise InputError(self._what, "name", expected, repr(name) + suggestion)
+                raise InputError(self._entry_kind, "name", expected, repr(name) + suggestion)
             self._loaded[name] = entry_point.load()
         return self._loaded[name]
 

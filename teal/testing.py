@@ -123,6 +123,7 @@ def cabled_topology(seed: int, nodes: int = 6) -> Topology:
                 forward, backward = rng.choice([(1, 1), (1, 1), (2, 2), (3, 1), (1, 0), (0, 2)])
                 capacity = float(rng.integers(1, 10))
                 links += [(i, j, capacity)] * int(forward) + [(j, i, capacity)] * int(backward)
+    # Shuffle the links: parallel ones need not be neighbours.
     order = rng.permutation(len(links))
     return make_topology([links[i] for i in order] or [(0, 1, 1.0)], min_nodes=nodes)
 

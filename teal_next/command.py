@@ -38,7 +38,7 @@ from teal_study.evaluation.report_command import Reported
 from teal_study.evaluation.rows import by_network, by_scheme
 
 # Columns of the narrow table.
-_NARROW = ("scheme", "mean", "p99", "churn", "limit held", "time")
+_NARROW_COLUMNS = ("scheme", "mean", "p99", "churn", "limit held", "time")
 
 # Points of a line over time; more would not be visible.
 _MAX_LINE_POINTS = 400
@@ -68,17 +68,17 @@ def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
     first = summaries[0]
     columns = [
         Column("scheme", "scheme"),
-        Column("mean", "mean", _number),
-        Column("p50", "p50", _number),
-        Column("p90", "p90", _number),
-        Column("p99", "p99", _number),
-        Column("worst", "worst", _number),
-        Column("churn", "churn", _share),
-        Column("limit held", "coverage", _share),
-        Column("limit - ratio", "width", _number),
+        Column("mean", "mean", _ratio_text),
+        Column("p50", "p50", _ratio_text),
+        Column("p90", "p90", _ratio_text),
+        Column("p99", "p99", _ratio_text),
+        Column("worst", "worst", _ratio_text),
+        Column("churn", "churn", _percent_text),
+        Column("limit held", "coverage", _percent_text),
+        Column("limit - ratio", "width", _ratio_text),
         Column("time", "solve_s", time_text),
     ]
-    shown_columns = [column for column in columns if wide or column.label in _NARROW]
+    shown_columns = [column for column in columns if wide or column.label in _NARROW_COLUMNS]
     title = f"{first.topology}, {first.traffic}: {first.intervals} intervals, realised / optimum"
     return Table(title, shown_columns, _best_first(summaries))
 
@@ -90,12 +90,12 @@ def _best_first(summaries: Sequence[NextSummary]) -> list[NextSummary]:
     return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
 
 
-def _number(value: float) -> str:
+def _ratio_text(value: float) -> str:
     """Format a ratio with four decimals; ``-`` if it is not finite."""
     return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
-def _share(value: float) -> str:
+def _percent_text(value: float) -> str:
     """Format a share as a percentage; ``-`` if it is not finite."""
     return f"{100 * value:.1f}%" if math.isfinite(value) else "-"
 
@@ -113,25 +113,25 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
         else "satisfied demand"
     )
     label = f"realised {metric_name} / optimum"
-    schemes = by_scheme(rows)
+    rows_by_scheme = by_scheme(rows)
     charts = [
-        _ratios_over_time(schemes, metric_name, label),
-        _ratio_distributions(schemes, label),
+        _ratios_over_time(rows_by_scheme, metric_name, label),
+        _ratio_distributions(rows_by_scheme, label),
     ]
     if any(math.isfinite(row.limit) for row in rows):
         best = _best_first(summarise(rows))[0].scheme
-        charts.append(_stated_limits(best, schemes[best], label))
-    charts.append(_churn_over_time(schemes))
+        charts.append(_stated_limits(best, rows_by_scheme[best], label))
+    charts.append(_churn_over_time(rows_by_scheme))
     return charts
 
 
 def _ratios_over_time(
-    schemes: Mapping[str, Sequence[NextRow]], metric_name: str, label: str
+    rows_by_scheme: Mapping[str, Sequence[NextRow]], metric_name: str, label: str
 ) -> Chart:
     """Return the chart of the ratio of each scheme in each interval.
 
     Args:
-        schemes: results of one network by scheme.
+        rows_by_scheme: results of one network by scheme.
         metric_name: name of the evaluated metric.
         label: label of the axis.
     """
@@ -143,17 +143,17 @@ def _ratios_over_time(
         label,
         tuple(
             _over_time(name, scheme_rows, lambda r: r.ratio)
-            for name, scheme_rows in schemes.items()
+            for name, scheme_rows in rows_by_scheme.items()
         ),
         "time",
     )
 
 
-def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -> Chart:
+def _ratio_distributions(rows_by_scheme: Mapping[str, Sequence[NextRow]], label: str) -> Chart:
     """Return the chart of the distribution of each scheme's ratios over the intervals.
 
     Args:
-        schemes: results of one network by scheme.
+        rows_by_scheme: results of one network by scheme.
         label: label of the axis.
     """
     return Chart(
@@ -164,7 +164,7 @@ def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -
         "share of intervals (%)",
         tuple(
             distribution(name, np.array([r.ratio for r in scheme_rows]))
-            for name, scheme_rows in schemes.items()
+            for name, scheme_rows in rows_by_scheme.items()
         ),
         "linear",
         shows_shares=True,
@@ -193,11 +193,11 @@ def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
     )
 
 
-def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
+def _churn_over_time(rows_by_scheme: Mapping[str, Sequence[NextRow]]) -> Chart:
     """Return the chart of the churn of each scheme in each interval.
 
     Args:
-        schemes: results of one network by scheme.
+        rows_by_scheme: results of one network by scheme.
     """
     return Chart(
         "churn",
@@ -207,7 +207,7 @@ def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
         "churn (%)",
         tuple(
             _over_time(name, scheme_rows, lambda r: 100 * r.churn)
-            for name, scheme_rows in schemes.items()
+            for name, scheme_rows in rows_by_scheme.items()
         ),
         "time",
     )
@@ -326,12 +326,12 @@ def run_next_interval(
         hedges_of(config, model)
     # Read the results of an interrupted run, and the index of its last matrix for each network.
     journal = Journal(config.out / JOURNAL, config, resume=config.resume)
-    measured = NextIntervals([], {})
+    interval_results = NextIntervals([], {})
     for entry in journal.entries(_INTERVAL):
-        measured.rows.extend(NextRow(**row) for row in entry["rows"])
+        interval_results.rows.extend(NextRow(**row) for row in entry["rows"])
     last_index = {
         names: max(row.index for row in network_rows)
-        for names, network_rows in by_network(measured.rows).items()
+        for names, network_rows in by_network(interval_results.rows).items()
     }
     # Evaluate the networks one after the other; skip finished intervals.
     is_complete = False
@@ -340,14 +340,14 @@ def run_next_interval(
             instance = load_instance(network_config, notify)
             instance.objective.require_an_allocation("teal next-interval")
             # New hedges for each network; intervals of an earlier run are not evaluated again.
-            visible = known_matrices(config, instance)
+            visible_traffic = known_matrices(config, instance)
             hedges = hedges_of(config, model)
             measure(
                 instance,
                 config,
                 hedges,
-                measured,
-                visible,
+                interval_results,
+                visible_traffic,
                 notify,
                 on_interval=partial(_write_to_journal, journal),
                 after=last_index.get((instance.topology.name, instance.traffic.name), -1),
@@ -355,12 +355,12 @@ def run_next_interval(
         is_complete = True
     finally:
         # Write the results so far; the journal is needed only to continue an interrupted run.
-        if measured.rows:
-            write_files(config.out, interval_files(measured))
+        if interval_results.rows:
+            write_files(config.out, interval_files(interval_results))
             write_files(config.out, {MANIFEST: partial(write_manifest, settings=config)})
-        if is_complete or not measured.rows:
+        if is_complete or not interval_results.rows:
             journal.remove()
-    return summarise(measured.rows)
+    return summarise(interval_results.rows)
 
 
 # Kind of the journal's entries: the rows of all hedges in an interval.
@@ -431,21 +431,21 @@ def measure(
     instance: Instance,
     options: NextIntervalOptions,
     hedges: Mapping[str, Hedge],
-    measured: NextIntervals,
-    visible: TrafficMatrices | None,
+    interval_results: NextIntervals,
+    visible_traffic: TrafficMatrices | None,
     notify: Callable[[str], None] = lambda _: None,
     *,
     on_interval: Callable[[Sequence[NextRow]], None] = lambda _: None,
     after: int = -1,
 ) -> None:
-    """Evaluate hedges on the intervals of one network, and append the results to ``measured``.
+    """Evaluate hedges on the intervals of one network; append the results to ``interval_results``.
 
     Args:
         instance: network, traffic, candidate paths and program.
         options: settings: split, limit, lead, lookback, warm-up.
         hedges: hedges by name.
-        measured: results of all networks (updated).
-        visible: matrices that the hedges see, such as estimates; None: the evaluated traffic.
+        interval_results: results of all networks (updated).
+        visible_traffic: matrices that hedges see, such as estimates; None: the evaluated traffic.
         notify: called with messages.
         on_interval: called with the rows of each interval.
         after: index of the last matrix that an interrupted run has evaluated; -1 for none.
@@ -454,24 +454,32 @@ def measure(
         InputError: too few matrices.
     """
     # Indices of the matrices to evaluate, which have at least ``lead`` matrices before them.
-    rows = rows_of(instance, options.split)[: options.limit or None]
-    rows = rows[rows >= options.lead]
-    if not len(rows):
+    matrix_indices = rows_of(instance, options.split)[: options.limit or None]
+    matrix_indices = matrix_indices[matrix_indices >= options.lead]
+    if not len(matrix_indices):
         raise InputError.invalid(
             instance.traffic.name,
             "",
             f"no evaluated matrix has {options.lead} earlier ones, as --lead requires; the traffic "
             f"has {instance.traffic.num_matrices} matrices",
         )
-    measured.selections[instance.topology.name] = selection_text(
-        len(rows), instance, options, is_consecutive=True
+    interval_results.selections[instance.topology.name] = selection_text(
+        len(matrix_indices), instance, options, is_consecutive=True
     )
-    indices = rows[rows > after].tolist()
-    if indices:
-        _measure_each(instance, options, hedges, measured, visible, indices, on_interval)
+    remaining_indices = matrix_indices[matrix_indices > after].tolist()
+    if remaining_indices:
+        _measure_each(
+            instance,
+            options,
+            hedges,
+            interval_results,
+            visible_traffic,
+            remaining_indices,
+            on_interval,
+        )
     # Report the regret of each mixture: its loss less that of its best hedge.
     for hedge in hedges.values():
-        if isinstance(hedge, Mixture) and indices:
+        if isinstance(hedge, Mixture) and remaining_indices:
             notify(f"{instance.topology.name}: {hedge.regret}")
 
 
@@ -479,8 +487,8 @@ def _measure_each(
     instance: Instance,
     options: NextIntervalOptions,
     hedges: Mapping[str, Hedge],
-    measured: NextIntervals,
-    visible: TrafficMatrices | None,
+    interval_results: NextIntervals,
+    visible_traffic: TrafficMatrices | None,
     indices: Sequence[int],
     on_interval: Callable[[Sequence[NextRow]], None],
 ) -> None:
@@ -492,40 +500,40 @@ def _measure_each(
         instance: network, traffic, candidate paths and program.
         options: settings: lead, lookback, warm-up.
         hedges: hedges by name.
-        measured: results of all networks (updated).
-        visible: matrices that the hedges see, such as estimates; None: the evaluated traffic.
+        interval_results: results of all networks (updated).
+        visible_traffic: matrices that hedges see, such as estimates; None: the evaluated traffic.
         indices: indices of the consecutive matrices.
         on_interval: called with the rows of each interval.
     """
     # Sum and number of the finite ratios of each hedge.
-    sums = dict.fromkeys(hedges, 0.0)
-    counts = dict.fromkeys(hedges, 0)
-    best = "no interval measured yet"
+    ratio_sums = dict.fromkeys(hedges, 0.0)
+    ratio_counts = dict.fromkeys(hedges, 0)
+    best_text = "no interval measured yet"
 
     def watch(hedge: str) -> None:
         """Show the name of the hedge that allocates now in the progress bar."""
-        bar.set_postfix_str(f"{hedge}; {best}", refresh=False)
+        bar.set_postfix_str(f"{hedge}; {best_text}", refresh=False)
 
     protocol = NextInterval(
         instance,
         dict(hedges),
         lead=options.lead,
         lookback=options.lookback,
-        observed_traffic=visible,
+        observed_traffic=visible_traffic,
         watch=watch,
     )
     total = len(protocol.intervals(indices, options.warm_up))
     with progress_bar(total=total, desc=instance.topology.name, unit="interval") as bar:
         # The results of an interval are empty during warm-up and without demand.
-        for interval in protocol.run(indices, options.warm_up):
-            if interval:
-                measured.rows.extend(interval)
-                on_interval(interval)
-                for row in interval:
+        for interval_rows in protocol.run(indices, options.warm_up):
+            if interval_rows:
+                interval_results.rows.extend(interval_rows)
+                on_interval(interval_rows)
+                for row in interval_rows:
                     is_finite = math.isfinite(row.ratio)
-                    sums[row.scheme] += row.ratio if is_finite else 0.0
-                    counts[row.scheme] += is_finite
-                best = _best_so_far(sums, counts)
+                    ratio_sums[row.scheme] += row.ratio if is_finite else 0.0
+                    ratio_counts[row.scheme] += is_finite
+                best_text = _best_so_far(ratio_sums, ratio_counts)
             bar.update()
 
 
@@ -536,11 +544,12 @@ def _best_so_far(sums: Mapping[str, float], counts: Mapping[str, int]) -> str:
         sums: sum of the finite ratios of each scheme.
         counts: number of finite ratios of each scheme.
     """
+    # Mean of the finite ratios of each scheme that has any.
     means = {name: sums[name] / count for name, count in counts.items() if count}
     if not means:
         return "no ratio measured yet"
-    best = min(means, key=lambda name: abs(means[name] - 1))
-    return f"best so far {best}, mean {means[best]:.4f}"
+    best_scheme = min(means, key=lambda name: abs(means[name] - 1))
+    return f"best so far {best_scheme}, mean {means[best_scheme]:.4f}"
 
 
 def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficMatrices | None:
@@ -558,15 +567,16 @@ def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficM
     """
     if not options.known:
         return None
-    visible = load_traffic(options.known, instance.topology, unit=options.traffic_unit)
+    visible_traffic = load_traffic(options.known, instance.topology, unit=options.traffic_unit)
     traffic = instance.traffic
-    if not np.array_equal(visible.timestamps, traffic.timestamps):
+    if not np.array_equal(visible_traffic.timestamps, traffic.timestamps):
         expected = f"the {traffic.num_matrices} times of {traffic.name}"
-        actual = f"{visible.num_matrices} times, which differ"
+        actual = f"{visible_traffic.num_matrices} times, which differ"
         raise InputError("--known", "timestamps", expected, actual)
     # Reorder the demands like those of the traffic.
-    if not np.array_equal(visible.pairs, traffic.pairs):
-        pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(visible.pairs)}
+    if not np.array_equal(visible_traffic.pairs, traffic.pairs):
+        # Index of each demand by its source and target.
+        pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(visible_traffic.pairs)}
         missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in pair_index]
         if missing:
             names = instance.topology.node_names
@@ -574,19 +584,19 @@ def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficM
             raise InputError.invalid(
                 "--known", "demands", f"no demand {source} -> {target}, which --traffic has"
             )
-        rates = visible.read(slice(None))[
+        rates = visible_traffic.read(slice(None))[
             :, [pair_index[pair] for pair in map(tuple, traffic.pairs.tolist())]
         ]
-        visible = dataclasses.replace(
-            visible, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0
+        visible_traffic = dataclasses.replace(
+            visible_traffic, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0
         )
-    return visible
+    return visible_traffic
 
 
-def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]:
+def interval_files(interval_results: NextIntervals) -> dict[str, Callable[[Path], None]]:
     """Return the functions that write the result files, by file name."""
-    rows = measured.rows
-    selections = measured.selections
+    rows = interval_results.rows
+    selections = interval_results.selections
     return {
         TABLE: partial(write_csv, rows=rows),
         SUMMARY: partial(write_csv, rows=summarise(rows)),

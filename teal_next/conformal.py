@@ -42,22 +42,23 @@ class ConformalLimit:
             raise ValueError(f"level {level} of a conformal limit is not in (0, 1)")
         self._level = level
         self._probability = level
-        self._scores: deque[float] = deque(maxlen=_KEPT_RATIOS)
+        self._ratios: deque[float] = deque(maxlen=_KEPT_RATIOS)
 
     @property
     def limit(self) -> float:
         """Upper limit of the ratio in the next interval; infinite while too few are known."""
-        num_ratios = len(self._scores)
+        num_ratios = len(self._ratios)
         rank = math.ceil((num_ratios + 1) * self._probability)
         if rank > num_ratios:
             # The quantile is above all n ratios: return the largest one if n would suffice for the
             # target probability, else no limit.
-            return max(self._scores) if num_ratios >= 1 / (1 - self._level) else math.inf
-        return float(np.sort(list(self._scores))[max(rank, 1) - 1])
+            return max(self._ratios) if num_ratios >= 1 / (1 - self._level) else math.inf
+        # The ratio of this rank in ascending order; ranks begin at 1.
+        return float(np.sort(list(self._ratios))[max(rank, 1) - 1])
 
     def state(self) -> dict[str, Any]:
         """Return level, adapted probability and ratios as JSON data, for :meth:`restore`."""
-        return {"level": self._level, "now": self._probability, "scores": list(self._scores)}
+        return {"level": self._level, "now": self._probability, "scores": list(self._ratios)}
 
     def restore(self, state: Any) -> None:
         """Replace probability and ratios by those of a stored state.
@@ -83,15 +84,16 @@ class ConformalLimit:
                 f"expected level {self._level}, a probability in [0, 1], and finite ratios"
             )
         self._probability = probability
-        self._scores = deque(ratios, maxlen=_KEPT_RATIOS)
+        self._ratios = deque(ratios, maxlen=_KEPT_RATIOS)
 
-    def observe(self, score: float) -> None:
+    def observe(self, new_ratio: float) -> None:
         """Add the measured ratio of an interval, and adapt the probability.
 
         Args:
-            score: ratio of realised cost to the optimum.
+            new_ratio: ratio of realised cost to the optimum.
         """
         if math.isfinite(self.limit):
-            self._probability += _PROBABILITY_STEP * (self._level - (score <= self.limit))
+            # The probability falls where the limit held, and rises where it did not.
+            self._probability += _PROBABILITY_STEP * (self._level - (new_ratio <= self.limit))
             self._probability = min(max(self._probability, 0.0), 1.0)
-        self._scores.append(score)
+        self._ratios.append(new_ratio)

@@ -52,7 +52,7 @@ class Dote:
         self._window = window
         self._steps = steps
         self._sensitivity = sensitivity
-        self._network: nn.Module | None = None
+        self._perceptron: nn.Module | None = None
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval.
@@ -62,20 +62,20 @@ class Dote:
         Args:
             past: network, and the matrices measured so far.
         """
-        recent = past.last(1)
-        if self._network is None:
+        newest_problem = past.last(1)
+        if self._perceptron is None:
             # All known matrices, or a sample of them that fits in memory.
             history = past.last(past.num_known, past.window_length(past.num_known))
             # A training sample is a window of matrices and, `lead` intervals later, its target.
             if history.batch <= self._window + past.lead:
-                return recent.even_splits[0]
+                return newest_problem.even_splits[0]
             self._fit(history, past.lead)
-        assert self._network is not None
+        assert self._perceptron is not None
         # Splits for the last matrices, as a batch of one.
         with torch.no_grad():
-            return self._splits(recent, self._input(past.last(self._window).demand)[None])[0].to(
-                torch.float64
-            )
+            return self._splits(newest_problem, self._input(past.last(self._window).demand)[None])[
+                0
+            ].to(torch.float64)
 
     def _input(self, demand: Tensor) -> Tensor:
         """Return the network input (window * D,): the rates of the last matrices, each divided by
@@ -84,13 +84,14 @@ class Dote:
         Args:
             demand: (n, D) Gbit/s, oldest first; if n < window, the oldest matrix is repeated.
         """
+        # Repeat the oldest matrix before the known ones, or drop matrices before the window.
         num_missing = self._window - len(demand)
         demand = (
             torch.cat([demand[:1].expand(num_missing, -1), demand])
             if num_missing > 0
             else demand[-self._window :]
         )
-        return (demand / self._mean).to(torch.float32).flatten()
+        return (demand / self._mean_rates).to(torch.float32).flatten()
 
     def _splits(self, problem: Problem, inputs: Tensor) -> Tensor:
         """Return split ratios (B, D, K): a softmax of the network's outputs over the live paths of
@@ -100,8 +101,8 @@ class Dote:
             problem: network and paths; its demand is ignored.
             inputs: (B, window * D) inputs of the network, see :meth:`_input`.
         """
-        assert self._network is not None
-        logits = self._network(inputs).view(len(inputs), *problem.paths.leaf.shape)
+        assert self._perceptron is not None
+        logits = self._perceptron(inputs).view(len(inputs), *problem.paths.leaf.shape)
         live = problem.path_mask[:1]
         splits = torch.where(live, logits, -torch.inf).softmax(-1)
         # A softmax over no path is NaN.
@@ -121,54 +122,55 @@ class Dote:
         # and its optimal largest utilisation. The mean rates, which inputs are divided by, are
         # positive.
         demand = history.demand
-        self._mean = demand.mean(0).clamp(min=1e-300)
-        targets = torch.arange(self._window + lead - 1, len(demand))
-        inputs = torch.stack([self._input(demand[: t - lead + 1]) for t in targets.tolist()])
-        optimum = pipeline.solve(history.rows(targets), gap=_OPTIMUM_GAP).value
-        self._network = _initial_network(inputs.shape[1], history.paths.leaf.size)
+        self._mean_rates = demand.mean(0).clamp(min=1e-300)
+        target_indices = torch.arange(self._window + lead - 1, len(demand))
+        inputs = torch.stack([self._input(demand[: t - lead + 1]) for t in target_indices.tolist()])
+        optimum = pipeline.solve(history.rows(target_indices), gap=_OPTIMUM_GAP).value
+        # One output for each path slot.
+        self._perceptron = _initial_perceptron(inputs.shape[1], history.paths.leaf.size)
         penalty = self._penalty_weights(history)
 
-        def losses(rows: Tensor) -> Tensor:
-            """Return the loss of each sample whose index is in ``rows``."""
-            splits = self._splits(history, inputs[rows]).to(demand)
+        def losses(sample_indices: Tensor) -> Tensor:
+            """Return the loss of each sample whose index is in ``sample_indices``."""
+            splits = self._splits(history, inputs[sample_indices]).to(demand)
             # Largest utilisation under the target matrices, over the (positive) optimum.
-            utilisation = history.rows(targets[rows]).utilisation(splits).amax(1)
-            return utilisation / optimum[rows].clamp(min=1e-300) + (splits * penalty).amax(-1).sum(
-                -1
-            )
+            utilisation = history.rows(target_indices[sample_indices]).utilisation(splits).amax(1)
+            return utilisation / optimum[sample_indices].clamp(min=1e-300) + (
+                splits * penalty
+            ).amax(-1).sum(-1)
 
-        self._train(self._network, losses, len(targets))
+        self._train(self._perceptron, losses, len(target_indices))
 
     def _train(
-        self, network: nn.Module, losses: Callable[[Tensor], Tensor], num_samples: int
+        self, perceptron: nn.Module, losses: Callable[[Tensor], Tensor], num_samples: int
     ) -> None:
         """Train with Adam on random batches; the weights of the best validation loss remain.
 
         Args:
-            network: the network, trained in place.
+            perceptron: the perceptron, trained in place.
             losses: loss of each sample, by its index.
             num_samples: number of samples, in order of time; the last ones are for validation.
         """
         # Indices of the training and validation samples; if all are needed for training, they are
         # used for validation, too.
         num_training = max(1, round((1 - _VALIDATION_SHARE) * num_samples))
-        validation = (
+        validation_indices = (
             torch.arange(num_training, num_samples)
             if num_training < num_samples
             else torch.arange(num_training)
         )
         generator = torch.Generator().manual_seed(0)
-        optimiser = Adam(network.parameters(), _LEARNING_RATE)
-        best_score = np.inf
-        best_weights = copy.deepcopy(network.state_dict())
+        optimiser = Adam(perceptron.parameters(), _LEARNING_RATE)
+        best_loss = np.inf
+        best_weights = copy.deepcopy(perceptron.state_dict())
         for step in range(self._steps + 1):
             # Validate, and keep a copy of the best weights.
             if step % _CHECK_EVERY == 0 or step == self._steps:
                 with torch.no_grad():
-                    score = float(losses(validation).mean())
-                if score < best_score:
-                    best_score = score
-                    best_weights = copy.deepcopy(network.state_dict())
+                    validation_loss = float(losses(validation_indices).mean())
+                if validation_loss < best_loss:
+                    best_loss = validation_loss
+                    best_weights = copy.deepcopy(perceptron.state_dict())
             # A step on a random batch.
             rows = torch.randint(
                 num_training, (min(_BATCH_MATRICES, num_training),), generator=generator
@@ -176,7 +178,7 @@ class Dote:
             optimiser.zero_grad()
             losses(rows).mean().backward()
             optimiser.step()
-        network.load_state_dict(best_weights)
+        perceptron.load_state_dict(best_weights)
 
     def _penalty_weights(self, history: Problem) -> Tensor:
         """Return the penalty weights (D, K) of FIGRET.
@@ -192,13 +194,15 @@ class Dote:
             return torch.zeros(history.paths.leaf.shape, dtype=torch.float64)
         # (D,) share of each demand in all variance, and (D, K) largest bottleneck over the path's.
         variance = history.demand.var(0, unbiased=False)
-        share = variance / variance.sum().clamp(min=1e-300)
+        variance_share = variance / variance.sum().clamp(min=1e-300)
         bottleneck = history.bottleneck[0]
-        relative = torch.where(bottleneck > 0, bottleneck.amax() / bottleneck.clamp(min=1e-300), 0)
-        return self._sensitivity * share[:, None] * relative
+        bottleneck_ratio = torch.where(
+            bottleneck > 0, bottleneck.amax() / bottleneck.clamp(min=1e-300), 0
+        )
+        return self._sensitivity * variance_share[:, None] * bottleneck_ratio
 
 
-def _initial_network(num_inputs: int, num_outputs: int) -> nn.Sequential:
+def _initial_perceptron(num_inputs: int, num_outputs: int) -> nn.Sequential:
     """Return a perceptron with two hidden layers, whose random weights are the same at every call.
 
     Args:
@@ -216,7 +220,7 @@ def _initial_network(num_inputs: int, num_outputs: int) -> nn.Sequential:
         )
 
 
-def parse(spec: Spec, sensitivity: float) -> Dote:
+def dote_from_spec(spec: Spec, sensitivity: float) -> Dote:
     """Make a hedge ``dote`` or ``figret`` from its specification.
 
     Args:
@@ -244,4 +248,4 @@ def make(spec: Spec, model: Path | None) -> Dote:
         spec: the specification.
         model: ignored; the hedge is trained on the past.
     """
-    return parse(spec, 0.0)
+    return dote_from_spec(spec, 0.0)

@@ -137,6 +137,7 @@ class InstalledSplits(NamedTuple):
         if isinstance(self.paths, CandidateLists) and isinstance(previous.paths, CandidateLists):
             shares = (self.splits.cpu().numpy(), previous.splits.cpu().numpy())
             return self.paths.moved(shares[0], previous.paths, shares[1], demand.cpu().numpy())
+        # Splits over different path sets cannot be compared path by path.
         if self.paths is not previous.paths:
             return math.nan
         return float((demand * (self.splits - previous.splits).abs().sum(-1)).sum() / 2)
@@ -175,14 +176,16 @@ class NextInterval:
         self._lead = lead
         self._lookback = lookback
         # Network and paths without demand.
-        self._network = instance.problem(np.zeros((1, instance.traffic.num_demands)))
+        self._problem_without_demand = instance.problem(np.zeros((1, instance.traffic.num_demands)))
         self._limits = {name: ConformalLimit(level) for name in hedges}
         # (matrix index, ratio) by hedge, of intervals whose ratios the limit may not use yet.
-        self._ratios: dict[str, deque[tuple[int, float]]] = {name: deque() for name in hedges}
+        self._pending_ratios: dict[str, deque[tuple[int, float]]] = {
+            name: deque() for name in hedges
+        }
         # Splits of each hedge in the previous interval, for the churn.
         self._previous_splits: dict[str, InstalledSplits] = {}
         # Warm start of the optimum.
-        self._start: SolveState | None = None
+        self._warm_start: SolveState | None = None
 
     def intervals(self, rows: Sequence[int], warm_up: int) -> range:
         """Return the matrix indices of all intervals of a run, including the warm-up.
@@ -202,44 +205,56 @@ class NextInterval:
             warm_up: number of intervals before the first of these in which hedges already allocate,
                 so that their state and the conformal limits are based on a past.
         """
-        for row in self.intervals(rows, warm_up):
-            demand = self._instance.traffic.read([row])
-            measured = self._interval(row, demand) if demand.sum() > 0 else []
-            yield measured if row >= rows[0] else []
+        for matrix_index in self.intervals(rows, warm_up):
+            demand = self._instance.traffic.read([matrix_index])
+            interval_rows = (
+                self._evaluate_interval(matrix_index, demand) if demand.sum() > 0 else []
+            )
+            yield interval_rows if matrix_index >= rows[0] else []
 
-    def _past(self, row: int) -> Past:
+    def _past(self, matrix_index: int) -> Past:
         """Return the matrices that hedges may see when they allocate for one matrix.
 
         Args:
-            row: index of the matrix to allocate for.
+            matrix_index: index of the matrix to allocate for.
         """
-        stop = row - self._lead + 1
+        # Known matrices end before the index ``stop``; the newest one is ``lead`` intervals old.
+        stop = matrix_index - self._lead + 1
         first = max(0, stop - self._lookback) if self._lookback else 0
-        return Past(self._network, self._observed_traffic.part(first, stop), self._lead, first)
+        return Past(
+            self._problem_without_demand,
+            self._observed_traffic.part(first, stop),
+            self._lead,
+            first,
+        )
 
-    def _interval(self, row: int, demand: FloatArray) -> list[NextRow]:
+    def _evaluate_interval(self, matrix_index: int, demand: FloatArray) -> list[NextRow]:
         """Let all hedges allocate for one interval, and measure their splits.
 
         Args:
-            row: index of the matrix.
+            matrix_index: index of the matrix.
             demand: (1, D) Gbit/s of the matrix.
 
         Returns:
             a result for each hedge.
         """
-        past = self._past(row)
-        problem = self._network.with_demand(torch.from_numpy(demand))
-        allocated: dict[str, tuple[InstalledSplits, float]] = {}
+        past = self._past(matrix_index)
+        problem = self._problem_without_demand.with_demand(torch.from_numpy(demand))
+        allocation_by_hedge: dict[str, tuple[InstalledSplits, float]] = {}
         # All hedges allocate before anything is computed from the matrix.
         for name, hedge in self._hedges.items():
             self._watch(name)
             begin = time.perf_counter()
             splits = hedge.allocate(past)
             seconds = time.perf_counter() - begin
+            # A scheme that is no hedge may have split the demands over paths of its own.
             paths = hedge.paths if isinstance(hedge, OfLastMatrix) else None
-            allocated[name] = (InstalledSplits(splits.to(torch.float64), paths), seconds)
+            allocation_by_hedge[name] = (InstalledSplits(splits.to(torch.float64), paths), seconds)
         optimum = self._optimum(problem)
-        return [self._row(name, row, problem, optimum, *allocated[name]) for name in self._hedges]
+        return [
+            self._measure_hedge(name, matrix_index, problem, optimum, *allocation_by_hedge[name])
+            for name in self._hedges
+        ]
 
     def _optimum(self, problem: Problem) -> float:
         """Return the largest utilisation, or the satisfied demand, of optimal splits for a matrix.
@@ -249,61 +264,68 @@ class NextInterval:
         Args:
             problem: the matrix, B = 1.
         """
+        # Path slots of the network: demands times candidate paths.
         is_large = problem.paths.leaf.size > _LARGE_NETWORK_SLOTS
         result = pipeline.solve(
-            problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start
+            problem,
+            gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP,
+            warm_start=self._warm_start,
         )
-        self._start = result.state
+        self._warm_start = result.state
         return realised(problem, result.splits[0])
 
-    def _row(
+    def _measure_hedge(
         self,
         name: str,
-        row: int,
+        matrix_index: int,
         problem: Problem,
         optimum: float,
-        installed: InstalledSplits,
+        installed_splits: InstalledSplits,
         solve_s: float,
     ) -> NextRow:
         """Measure the splits of one hedge in one interval.
 
         Args:
             name: name of the hedge.
-            row: index of the matrix.
+            matrix_index: index of the matrix.
             problem: the realised matrix, B = 1.
             optimum: value of optimal splits for this matrix.
-            installed: splits of the hedge.
+            installed_splits: splits of the hedge.
             solve_s: solve time of the hedge, seconds.
         """
         instance = self._instance
-        is_utilisation = problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
+        minimises_utilisation = problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
         problem_over_paths = (
-            problem if installed.paths is None else problem.with_paths(installed.paths)
+            problem
+            if installed_splits.paths is None
+            else problem.with_paths(installed_splits.paths)
         )
         # Value of the splits under the realised matrix, and its ratio to the optimum.
-        value = realised(problem_over_paths, installed.splits)
+        value = realised(problem_over_paths, installed_splits.splits)
         ratio = value / optimum if optimum > 0 else math.nan
         # Conformal limit of the ratio.
         limit = math.nan
-        if is_utilisation and math.isfinite(ratio):
+        if minimises_utilisation and math.isfinite(ratio):
             # The limit may only use ratios that were measured when the hedge allocated.
-            pending_ratios = self._ratios[name]
-            while pending_ratios and pending_ratios[0][0] <= row - self._lead:
+            pending_ratios = self._pending_ratios[name]
+            while pending_ratios and pending_ratios[0][0] <= matrix_index - self._lead:
                 self._limits[name].observe(pending_ratios.popleft()[1])
             limit = self._limits[name].limit
-            pending_ratios.append((row, ratio))
+            pending_ratios.append((matrix_index, ratio))
         # Churn since the previous interval.
         churn = math.nan
         previous = self._previous_splits.get(name)
         if previous is not None:
-            churn = installed.moved(previous, problem.demand[0]) / float(problem.demand.sum())
-        self._previous_splits[name] = installed
+            churn = installed_splits.moved(previous, problem.demand[0]) / float(
+                problem.demand.sum()
+            )
+        self._previous_splits[name] = installed_splits
         return NextRow(
             scheme=name,
             topology=instance.topology.name,
             traffic=instance.traffic.name,
-            index=row,
-            timestamp=str(instance.traffic.timestamps[row]),
+            index=matrix_index,
+            timestamp=str(instance.traffic.timestamps[matrix_index]),
             objective=str(problem.objective.name),
             optimum=optimum,
             realised=value,
@@ -327,12 +349,13 @@ def realised(problem: Problem, splits: Tensor) -> float:
     """
     if problem.objective.name is ObjectiveName.MAX_LINK_UTILISATION:
         return float(problem.utilisation(splits[None]).amax())
-    # Splits of live paths, link utilisations of at least 1, and the delivered share of each path.
-    admitted = torch.where(problem.path_mask, splits[None], 0)
-    utilisation = problem.utilisation(admitted).clamp(min=1)
-    delivered_share = 1 / problem.ops.path_max(utilisation)[0].clamp(min=1)
+    # Splits of live paths; overload max(1, load / capacity) of each link; and the share of a path's
+    # flow that its most overloaded link delivers.
+    live_splits = torch.where(problem.path_mask, splits[None], 0)
+    overload_factor = problem.utilisation(live_splits).clamp(min=1)
+    delivered_share = 1 / problem.ops.path_max(overload_factor)[0].clamp(min=1)
     total = float(problem.demand.sum())
-    return float((problem.flows(admitted) * delivered_share).sum()) / total if total > 0 else 1.0
+    return float((problem.flows(live_splits) * delivered_share).sum()) / total if total > 0 else 1.0
 
 
 def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
@@ -349,37 +372,41 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
     Args:
         rows: results of the hedge, at least one.
     """
-    # Quantiles of the ratios, from the best to the worst.
-    ratio = np.array([row.ratio for row in rows])
-    ratio = ratio[np.isfinite(ratio)]
+    # Finite ratios, whose quantiles are stated from the best to the worst.
+    finite_ratios = np.array([row.ratio for row in rows])
+    finite_ratios = finite_ratios[np.isfinite(finite_ratios)]
     smaller_is_better = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
 
     def quantile(share: float) -> float:
         """Return the ratio that this share of the intervals reaches or betters; NaN without any."""
         return (
-            float(np.quantile(ratio, share if smaller_is_better else 1 - share))
-            if len(ratio)
+            float(np.quantile(finite_ratios, share if smaller_is_better else 1 - share))
+            if len(finite_ratios)
             else math.nan
         )
 
     # Intervals with a finite limit.
     limits = np.array([row.limit for row in rows])
     ratios = np.array([row.ratio for row in rows])
-    is_stated = np.isfinite(limits) & np.isfinite(ratios)
+    has_finite_limit = np.isfinite(limits) & np.isfinite(ratios)
     # NaN where a value is unknown.
     churn = np.array([row.churn for row in rows])
     return NextSummary(
         scheme=rows[0].scheme,
         topology=rows[0].topology,
         traffic=rows[0].traffic,
-        intervals=len(ratio),
-        mean=float(ratio.mean()) if len(ratio) else math.nan,
+        intervals=len(finite_ratios),
+        mean=float(finite_ratios.mean()) if len(finite_ratios) else math.nan,
         p50=quantile(0.5),
         p90=quantile(0.9),
         p99=quantile(0.99),
         worst=quantile(1.0),
         churn=float(np.nanmean(churn)) if np.isfinite(churn).any() else math.nan,
-        coverage=float((ratios <= limits)[is_stated].mean()) if is_stated.any() else math.nan,
-        width=float((limits - ratios)[is_stated].mean()) if is_stated.any() else math.nan,
+        coverage=float((ratios <= limits)[has_finite_limit].mean())
+        if has_finite_limit.any()
+        else math.nan,
+        width=float((limits - ratios)[has_finite_limit].mean())
+        if has_finite_limit.any()
+        else math.nan,
         solve_s=float(np.median([row.solve_s for row in rows])),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from teal.spec import Spec
-from teal_next.dote import Dote, parse
+from teal_next.dote import Dote, dote_from_spec
 
 # As in the authors' runs, whose penalty has another scale.
 _SENSITIVITY_WEIGHT = 0.03
@@ -27,4 +27,4 @@ def make(spec: Spec, model: Path | None) -> Dote:
         spec: the specification.
         model: ignored; the hedge is trained on the past.
     """
-    return parse(spec, _SENSITIVITY_WEIGHT)
+    return dote_from_spec(spec, _SENSITIVITY_WEIGHT)

@@ -55,11 +55,13 @@ class Learned:
         """
         decisions = self._mixture.decisions(past).to(torch.float32)
         # The newest matrices, and the network with one matrix in float32.
-        recent = past.last(past.window_length(HISTORY))
-        single = recent.row(0).to(torch.float32)
+        recent_problem = past.last(past.window_length(HISTORY))
+        network_problem = recent_problem.row(0).to(torch.float32)
         weights = self._mixture.weights
         losses = self._mixture.recent_losses
-        inputs = model_inputs(single, recent.demand, past.lead, decisions, weights, losses)
+        inputs = model_inputs(
+            network_problem, recent_problem.demand, past.lead, decisions, weights, losses
+        )
         return self._model(inputs, decisions).to(torch.float64)
 
 
@@ -84,15 +86,16 @@ def model_inputs(
         weights: (H,) weights of the mixture.
         recent_losses: (H,) moving average of the loss of each hedge, less that of the mixture.
     """
+    # Four sets of scenarios: newest matrix, short window, long window, forecast plus errors.
     forecast = torch.from_numpy(Residual(_LONG_WINDOW).scenarios(recent.numpy(), lead))
-    scenarios = [
+    scenario_sets = [
         matrices.to(torch.float32)
         for matrices in (recent[-1:], recent[-_SHORT_WINDOW:], recent[-_LONG_WINDOW:], forecast)
     ]
     hedge_inputs = [
         torch.from_numpy(values).to(torch.float32) for values in (weights, recent_losses)
     ]
-    return gate_inputs(problem, recent.to(torch.float32), scenarios, decisions, *hedge_inputs)
+    return gate_inputs(problem, recent.to(torch.float32), scenario_sets, decisions, *hedge_inputs)
 
 
 def make(spec: Spec, model: Path | None) -> Learned:

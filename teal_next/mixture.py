@@ -124,9 +124,9 @@ class Mixture:
     ) -> None:
         self._make = hedges if callable(hedges) else lambda past: hedges
         self._rate = rate
-        self._share = share
+        self._redistributed_share = share
         self._warm_up = warm_up
-        self._residual = residual
+        self._residual_weight = residual
         self._hedges: dict[str, Hedge] = {}
         # Empty until the hedges are made from the first past.
         self.weights: FloatArray = np.zeros(0)
@@ -134,12 +134,12 @@ class Mixture:
         self.recent_losses: FloatArray = np.zeros(0)
         # Sums over the measured intervals: losses (n,) of the hedges, loss of the mixture, and
         # squared ranges of the subgradients.
-        self._losses = np.zeros(0)
-        self._loss = 0.0
+        self._hedge_losses = np.zeros(0)
+        self._mixture_loss = 0.0
         self._squared_ranges = 0.0
         self._intervals = 0
         # Splits (n, D, K) of the hedges for matrices not measured so far, by index of the matrix.
-        self._pending: dict[int, Tensor] = {}
+        self._pending_splits: dict[int, Tensor] = {}
 
     def begin(self, past: Past) -> None:
         """Create the hedges and their initial weights; without effect if they exist.
@@ -152,11 +152,14 @@ class Mixture:
         if not self._hedges:
             self._hedges = dict(self._make(past))
             initial = np.array(
-                [self._residual if name.startswith("residual") else 1.0 for name in self._hedges]
+                [
+                    self._residual_weight if name.startswith("residual") else 1.0
+                    for name in self._hedges
+                ]
             )
             self._initial_weights = initial / initial.sum()
             self.weights = self._initial_weights
-            self._losses = np.zeros(len(self._hedges))
+            self._hedge_losses = np.zeros(len(self._hedges))
             self.recent_losses = np.zeros(len(self._hedges))
 
     def allocate(self, past: Past) -> Tensor:
@@ -178,7 +181,8 @@ class Mixture:
             past: network and matrices that are known so far.
         """
         self.begin(past)
-        if not self._pending and not self._intervals:
+        # First call: allocate for the last intervals, each from the matrices known before it.
+        if not self._pending_splits and not self._intervals:
             for num_known in range(max(1, past.num_known - self._warm_up), past.num_known):
                 self._decide(past.before(num_known))
         self._learn(past)
@@ -205,7 +209,7 @@ class Mixture:
                     "mixture", "of", f"hedge {name} does not split over the candidate paths"
                 )
         splits = torch.stack(list(per_hedge.values()))
-        self._pending[past.traffic_row] = splits
+        self._pending_splits[past.traffic_row] = splits
         return splits
 
     def _learn(self, past: Past) -> None:
@@ -214,8 +218,10 @@ class Mixture:
         Args:
             past: network, and the matrices measured so far.
         """
-        for row in sorted(row for row in self._pending if row < past.first_row + past.num_known):
-            splits = self._pending.pop(row)
+        for row in sorted(
+            row for row in self._pending_splits if row < past.first_row + past.num_known
+        ):
+            splits = self._pending_splits.pop(row)
             problem = past.matrix(row)
             if problem is not None:
                 self._observe(problem, splits)
@@ -240,16 +246,16 @@ class Mixture:
         if not np.isfinite(losses).all():
             return
         # Sums for the regret, and the moving average of relative losses.
-        self._loss = self._loss + loss
-        self._losses = self._losses + losses
+        self._mixture_loss = self._mixture_loss + loss
+        self._hedge_losses = self._hedge_losses + losses
         self._squared_ranges += float(np.ptp(gradient)) ** 2
         self._intervals += 1
         self.recent_losses += _NEWEST_WEIGHT * (losses - loss - self.recent_losses)
         # Exponentiated gradient with fixed share; the minimum is subtracted against underflow.
         updated = self.weights * np.exp(-self._rate * (gradient - gradient.min()))
         self.weights = (
-            1 - self._share
-        ) * updated / updated.sum() + self._share * self._initial_weights
+            1 - self._redistributed_share
+        ) * updated / updated.sum() + self._redistributed_share * self._initial_weights
 
     @property
     def regret(self) -> Regret:
@@ -260,11 +266,14 @@ class Mixture:
         subgradient in interval t, ``rate`` the learning rate, and ``share`` the redistributed share
         of the weight.
         """
-        best = int(self._losses.argmin())
-        log_terms = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(-self._share)
+        best = int(self._hedge_losses.argmin())
+        # Terms ln(1 / p) + T ln(1 / (1 - share)) of the bound.
+        log_terms = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(
+            -self._redistributed_share
+        )
         return Regret(
             self._intervals,
-            self._loss - float(self._losses[best]),
+            self._mixture_loss - float(self._hedge_losses[best]),
             float(log_terms / self._rate + self._rate / 8 * self._squared_ranges),
             list(self._hedges)[best],
         )
@@ -280,9 +289,9 @@ class Mixture:
                 temporary,
                 names=np.array(list(self._hedges)),
                 weights=self.weights,
-                losses=self._losses,
+                losses=self._hedge_losses,
                 recent_losses=self.recent_losses,
-                sums=np.array([self._loss, self._squared_ranges, self._intervals]),
+                sums=np.array([self._mixture_loss, self._squared_ranges, self._intervals]),
             )
 
     def restore(self, file: Path | str) -> None:
@@ -314,9 +323,9 @@ class Mixture:
                 str(file), "hedges", ", ".join(self._hedges), ", ".join(map(str, names.tolist()))
             )
         self.weights = weights
-        self._losses = losses
+        self._hedge_losses = losses
         self.recent_losses = recent
-        self._loss = float(sums[0])
+        self._mixture_loss = float(sums[0])
         self._squared_ranges = float(sums[1])
         self._intervals = int(sums[2])
 
@@ -340,9 +349,10 @@ def _utilisation_losses(
         losses of the hedges (n,), loss of the mixture, and subgradient (n,).
     """
     utilisation = problem.utilisation(splits).numpy() / optimum
-    mixed = weights @ utilisation
-    link = int(mixed.argmax())
-    return utilisation.max(1), float(mixed[link]), utilisation[:, link]
+    # Utilisations (E,) of the mixture; its most utilised link gives loss and subgradient.
+    mixture_utilisation = weights @ utilisation
+    link = int(mixture_utilisation.argmax())
+    return utilisation.max(1), float(mixture_utilisation[link]), utilisation[:, link]
 
 
 def _flow_losses(
@@ -365,10 +375,10 @@ def _flow_losses(
     # Load less capacity (n, E) of each link, and unsent demand (n,), under each hedge's splits.
     excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
     # Excess (E,) of the mixture: a mean of those of the hedges, since the weights sum to 1.
-    mixed = weights @ excess
+    mixture_excess = weights @ excess
     # Links with an excess of the mixture count in the subgradient.
-    gradient = shed + excess[:, mixed > 0].sum(1)
-    loss = weights @ shed + mixed.clip(min=0).sum()
+    gradient = shed + excess[:, mixture_excess > 0].sum(1)
+    loss = weights @ shed + mixture_excess.clip(min=0).sum()
     losses = shed + excess.clip(min=0).sum(1)
     return losses / optimum, float(loss / optimum), gradient / optimum
 
@@ -396,7 +406,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     # Check the options.
     names = str(options["of"])
     for name, expected, is_valid in (
-        ("of", "distinct names of hedges, separated by +", _is_list(names)),
+        ("of", "distinct names of hedges, separated by +", _has_distinct_names(names)),
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
         ("residual", "a number > 0", float(options["residual"]) > 0),
@@ -435,7 +445,7 @@ def default_mixture() -> Mixture:
     return Mixture(default_hedges)
 
 
-def _is_list(names: str) -> bool:
+def _has_distinct_names(names: str) -> bool:
     """Return whether the text is a list of distinct names, separated by plus signs."""
     hedges = names.split("+")
     return len(set(hedges)) == len(hedges) and all(hedges)

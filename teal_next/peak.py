@@ -46,17 +46,18 @@ class Peak:
         Args:
             past: network, and the matrices measured so far.
         """
-        recent = past.last(self._window)
-        splits = self._solver.allocate_for(recent.demand.amax(0, keepdim=True), past)
+        # Optimal splits for the largest rate of each demand in the window.
+        window_problem = past.last(self._window)
+        splits = self._solver.allocate_for(window_problem.demand.amax(0, keepdim=True), past)
         if not self._spread:
             return splits
         # Limits in proportion to the bottleneck capacities (D, K) of the paths.
-        bottleneck = recent.bottleneck[0]
+        bottleneck = window_problem.bottleneck[0]
         share = bottleneck / bottleneck.sum(-1, keepdim=True).clamp(min=1e-300)
-        return limited(splits, share / self._spread)
+        return clip_to_limits(splits, share / self._spread)
 
 
-def limited(splits: Tensor, limit: Tensor) -> Tensor:
+def clip_to_limits(splits: Tensor, limit: Tensor) -> Tensor:
     """Return splits (D, K) clipped to limits; the excess of a demand moves to its other paths, in
     proportion to the slack of their limits.
 
@@ -65,6 +66,7 @@ def limited(splits: Tensor, limit: Tensor) -> Tensor:
         limit: (D, K) limits, whose sum over the live paths of a demand is at least 1.
     """
     clipped = torch.minimum(splits, limit)
+    # Share that each path may still take, and share of the demand that no path carries now.
     slack = limit - clipped
     excess = (splits - clipped).sum(-1, keepdim=True)
     return clipped + excess * slack / slack.sum(-1, keepdim=True).clamp(min=1e-300)

@@ -86,12 +86,13 @@ _DRIFT_RANGE = (0.002, 0.05)
 _BURSTY_RANGE = (0.1, 0.6)
 # Probability that such a demand keeps its state.
 _STAY_RANGE = (0.5, 0.98)
-# Length, intervals, factor, and share of demands of a crowd.
+# Length of a crowd or an outage, intervals; the upper limit is exclusive.
 _CROWD_INTERVALS = (2, 12)
+# Factor of the rates in a crowd, and share of the demands that belong to it.
 _CROWD_FACTOR = (2.0, 10.0)
 _CROWD_SHARE = 0.1
 # Mean number of intervals from one crowd or outage to the next.
-_EVENT_EVERY = 40
+_MEAN_EVENT_SPACING = 40
 
 
 def draw_history(
@@ -109,6 +110,7 @@ def draw_history(
         the problem (B = 1, max_link_utilisation, float64), whose demand is the mean, and the
         matrices.
     """
+    # Draw networks until one is small enough.
     name = pool.pick(rng)
     while pool_network(name, 1)[0].num_nodes > MAX_NODES:
         name = pool.pick(rng)
@@ -147,12 +149,18 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
     has_cycle, has_drift, has_bursts, has_crowds, has_outages = rng.random(5) < 0.5
     noise_scale = _log_uniform(rng, _NOISE_RANGE)
     correlation = rng.uniform(*_CORRELATION_RANGE)
-    shared = rng.uniform(*_SOURCE_SHARE)
+    source_share = rng.uniform(*_SOURCE_SHARE)
     # Noise: AR(1) of each demand, whose standard deviation differs, and of each source.
-    spread = noise_scale * np.exp(0.5 * rng.standard_normal(num_demands))
-    log_rate = np.sqrt(1 - shared) * spread * _autoregression(rng, count, num_demands, correlation)
+    demand_scale = noise_scale * np.exp(0.5 * rng.standard_normal(num_demands))
+    log_rate = (
+        np.sqrt(1 - source_share)
+        * demand_scale
+        * _autoregression(rng, count, num_demands, correlation)
+    )
     log_rate += (
-        np.sqrt(shared) * noise_scale * _autoregression(rng, count, nodes, correlation)[:, source]
+        np.sqrt(source_share)
+        * noise_scale
+        * _autoregression(rng, count, nodes, correlation)[:, source]
     )
     # Drift: random walk of the log rate.
     if has_drift:
@@ -169,17 +177,18 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
         )
     # Bursts: some demands switch between their rate and a small fraction of it.
     if has_bursts:
-        bursty = rng.random(num_demands) < rng.uniform(*_BURSTY_RANGE)
-        stay = rng.uniform(*_STAY_RANGE)
-        flips = (rng.random((count, num_demands)) > stay).cumsum(0) + rng.integers(
+        is_bursty = rng.random(num_demands) < rng.uniform(*_BURSTY_RANGE)
+        stay_probability = rng.uniform(*_STAY_RANGE)
+        # Number of switches of each demand so far, plus a random first state; even means off.
+        num_flips = (rng.random((count, num_demands)) > stay_probability).cumsum(0) + rng.integers(
             2, size=num_demands
         )
-        factors *= np.where(bursty & (flips % 2 == 0), rng.uniform(0, 0.3), 1.0)
+        factors *= np.where(is_bursty & (num_flips % 2 == 0), rng.uniform(0, 0.3), 1.0)
     # Flash crowds: a tenth of the demands sends a multiple for some intervals.
     if has_crowds:
         for begin, stop in _events(rng, count):
-            crowd = rng.random(num_demands) < _CROWD_SHARE
-            factors[begin:stop, crowd] *= rng.uniform(*_CROWD_FACTOR)
+            is_in_crowd = rng.random(num_demands) < _CROWD_SHARE
+            factors[begin:stop, is_in_crowd] *= rng.uniform(*_CROWD_FACTOR)
     # Outages: a source sends nothing for some intervals.
     if has_outages:
         for begin, stop in _events(rng, count):
@@ -194,7 +203,7 @@ def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
         rng: random generator.
         count: number of intervals.
     """
-    begins = np.flatnonzero(rng.random(count) < 1 / _EVENT_EVERY)
+    begins = np.flatnonzero(rng.random(count) < 1 / _MEAN_EVENT_SPACING)
     return [(int(begin), int(begin + rng.integers(*_CROWD_INTERVALS))) for begin in begins]
 
 
@@ -211,13 +220,13 @@ def _autoregression(
         width: number of series.
         correlation: correlation from one interval to the next, in [0, 1).
     """
-    steps = rng.standard_normal((count, width))
-    state = steps[0]
-    rows = [state]
-    for step in steps[1:]:
-        state = correlation * state + np.sqrt(1 - correlation**2) * step
-        rows.append(state)
-    return np.stack(rows)
+    innovations = rng.standard_normal((count, width))
+    state = innovations[0]
+    states = [state]
+    for innovation in innovations[1:]:
+        state = correlation * state + np.sqrt(1 - correlation**2) * innovation
+        states.append(state)
+    return np.stack(states)
 
 
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
@@ -285,6 +294,7 @@ class HistorySource:
     def load(self) -> tuple[Problem, TrafficMatrices]:
         """Draw the network and its matrices; all calls return the same ones."""
         rng = np.random.default_rng([self.seed, self.number])
+        # Number of matrices before the warm-up of the mixture and the recorded intervals.
         past = int(rng.integers(_MIN_PAST, _MAX_PAST + 1))
         return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
 
@@ -303,10 +313,10 @@ def record(source: HistorySource, file: Path) -> None:
     # The mixture learns in the warm-up intervals; only later ones with traffic are recorded.
     first = traffic.num_matrices - INTERVALS
     for row in range(first - _WARM_UP_INTERVALS, traffic.num_matrices):
-        decision = mixture.decisions(Past(problem, traffic.part(0, row)))
+        hedge_splits = mixture.decisions(Past(problem, traffic.part(0, row)))
         if row >= first and traffic.read([row]).sum() > 0:
             rows.append(row)
-            decisions.append(decision.to(torch.float32).numpy())
+            decisions.append(hedge_splits.to(torch.float32).numpy())
             weights.append(mixture.weights)
             recent_losses.append(mixture.recent_losses.copy())
     # Optima of the recorded matrices.
@@ -366,7 +376,7 @@ _BATCH_INTERVALS = 12
 # Steps of learning-rate warm-up.
 _WARM_UP_STEPS = 30
 # Temperature of the soft maximum, as a share of the mixture's largest utilisation.
-_MAXIMUM_SOFTNESS = 0.01
+_SOFT_MAX_TEMPERATURE = 0.01
 _MAX_GRADIENT_NORM = 1.0
 # Intervals of each validation history.
 _VALIDATION_INTERVALS = 3
@@ -392,30 +402,38 @@ class _Interval:
         """Return the loss of the model's splits in this interval, and their largest utilisation.
 
         With u[e] the utilisation of link e under the realised matrix, over the largest utilisation
-        of the mixture, and s the softness of the maximum, the loss is the soft maximum s log sum_e
-        exp(u[e] / s), and the largest utilisation is max_e u[e].
+        of the mixture, and s the temperature of the soft maximum, the loss is that soft maximum,
+        s log sum_e exp(u[e] / s), and the largest utilisation is max_e u[e].
 
         Args:
             model: the gate, which corrects the splits of the mixture.
         """
         recording = self.recording
-        row = int(self.recording.rows[self.number])
+        matrix_index = int(self.recording.rows[self.number])
         # Inputs: the matrices before the interval with traffic, and the recorded mixture.
-        recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
-        recent = recent[recent.sum(1) > 0]
+        recent_demand = torch.from_numpy(
+            recording.traffic.read(slice(max(0, matrix_index - HISTORY), matrix_index))
+        )
+        recent_demand = recent_demand[recent_demand.sum(1) > 0]
         decisions = torch.from_numpy(recording.decisions[self.number])
         weights = recording.weights[self.number]
         recent_losses = recording.recent_losses[self.number]
-        inputs = model_inputs(self.problem, recent, 1, decisions, weights, recent_losses)
-        # Utilisation of the mixture and of the model under the realised matrix.
+        # The lead is 1: the interval follows the newest matrix.
+        inputs = model_inputs(self.problem, recent_demand, 1, decisions, weights, recent_losses)
+        # Under the realised matrix: largest utilisation of the mixture, and the utilisation of each
+        # link by the model as a multiple of it.
         realised_problem = self.problem.with_demand(
-            torch.from_numpy(recording.traffic.read([row])).to(torch.float32)
+            torch.from_numpy(recording.traffic.read([matrix_index])).to(torch.float32)
         )
-        mixture = torch.einsum("h,hdk->dk", torch.from_numpy(weights).to(decisions), decisions)
-        scale = realised_problem.utilisation(mixture[None]).amax()
-        utilisation = realised_problem.utilisation(model(inputs, decisions)[None])[0] / scale
-        return _MAXIMUM_SOFTNESS * torch.logsumexp(
-            utilisation / _MAXIMUM_SOFTNESS, 0
+        mixture_splits = torch.einsum(
+            "h,hdk->dk", torch.from_numpy(weights).to(decisions), decisions
+        )
+        mixture_utilisation = realised_problem.utilisation(mixture_splits[None]).amax()
+        utilisation = (
+            realised_problem.utilisation(model(inputs, decisions)[None])[0] / mixture_utilisation
+        )
+        return _SOFT_MAX_TEMPERATURE * torch.logsumexp(
+            utilisation / _SOFT_MAX_TEMPERATURE, 0
         ), utilisation.amax()
 
 
@@ -473,8 +491,8 @@ class HedgeTrainer:
         self.best = math.inf
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
         # Intervals of each training history, and of each validation history.
-        self._train: list[list[_Interval]] = []
-        self._held_out: list[list[_Interval]] = []
+        self._training_histories: list[list[_Interval]] = []
+        self._validation_histories: list[list[_Interval]] = []
 
     def prepare(self, out: Path, progress: Callable[[int, int], None]) -> None:
         """Record missing histories, and load all as training and validation intervals.
@@ -499,7 +517,11 @@ class HedgeTrainer:
             recording = load_recording(source, file)
             problem = recording.problem.to(torch.float32)
             intervals = [_Interval(recording, problem, i) for i in range(len(recording.rows))]
-            (self._train if number % _HELD_OUT_ONE_IN else self._held_out).append(intervals)
+            (
+                self._training_histories
+                if number % _HELD_OUT_ONE_IN
+                else self._validation_histories
+            ).append(intervals)
 
     def train(self, out: Path, progress: bool = True) -> None:
         """Train until the time budget or the step limit.
@@ -515,7 +537,7 @@ class HedgeTrainer:
         """
         stopwatch = Stopwatch(self.elapsed_s)
 
-        def step(bar: Any) -> None:
+        def take_step(bar: Any) -> None:
             """Take one optimiser step, after a validation if one is due, and show the loss."""
             if self.step % _VALIDATE_EVERY == 0:
                 self._validate(out)
@@ -525,7 +547,7 @@ class HedgeTrainer:
 
         train_until(
             lambda: self._budget.is_used_up(self.step, self.elapsed_s),
-            step,
+            take_step,
             lambda: self._save(out),
             steps_done=self.step,
             max_steps=self._budget.max_steps,
@@ -548,15 +570,18 @@ class HedgeTrainer:
             self._budget.share_used(self.step, self.elapsed_s),
             warm_up_steps=_WARM_UP_STEPS,
         )
-        # Sum the gradients over the batch; ``total`` is the mean largest utilisation.
+        # Sum the gradients of the mean loss, and average the largest utilisations, over the batch.
         self.optimiser.zero_grad()
-        total = torch.zeros(1, dtype=torch.float64)
+        mean_utilisation = torch.zeros(1, dtype=torch.float64)
         for _ in range(_BATCH_INTERVALS):
-            intervals = self._train[rng.integers(len(self._train))]
-            soft, largest = intervals[rng.integers(len(intervals))].losses(self.model)
+            intervals = self._training_histories[rng.integers(len(self._training_histories))]
+            soft, largest_utilisation = intervals[rng.integers(len(intervals))].losses(self.model)
             (soft / _BATCH_INTERVALS).backward()
-            total += largest.detach() / _BATCH_INTERVALS
-        (loss,) = clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step, total)
+            mean_utilisation += largest_utilisation.detach() / _BATCH_INTERVALS
+        # Clip the gradient and update the weights; the mean returns as a number.
+        (loss,) = clipped_step(
+            self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step, mean_utilisation
+        )
         self.step += 1
         return loss
 
@@ -566,7 +591,8 @@ class HedgeTrainer:
         averaged over some intervals of each validation history.
         """
         means = []
-        for intervals in self._held_out:
+        for intervals in self._validation_histories:
+            # Evenly spread intervals of the history.
             sampled = np.unique(
                 np.linspace(0, len(intervals) - 1, _VALIDATION_INTERVALS).round().astype(int)
             )
@@ -580,9 +606,9 @@ class HedgeTrainer:
         Args:
             out: folder of the run.
         """
-        score = self.validate()
-        if score < self.best:
-            self.best = score
+        validation_loss = self.validate()
+        if validation_loss < self.best:
+            self.best = validation_loss
             card = checkpoint.HedgeGateCard(
                 model=self.model.config,
                 histories=self._histories.histories,
@@ -590,7 +616,7 @@ class HedgeTrainer:
                 seed=self.config.seed,
                 step=self.step,
                 train_s=round(self.elapsed_s, 1),
-                validation=score,
+                validation=validation_loss,
             )
             checkpoint.save_hedge_gate(out, self.model, card)
         self._save(out)

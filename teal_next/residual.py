@@ -39,7 +39,7 @@ class Residual:
     def __init__(self, window: int = 36, fit: int = 144) -> None:
         self._window = window
         self._fit = max(fit, window)
-        self._average = SampleAverage(window)
+        self._sample_average = SampleAverage(window)
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval.
@@ -49,7 +49,9 @@ class Residual:
         """
         problem = past.scenarios(past.window_length(self._fit))
         scenarios = self.scenarios(problem.demand.numpy(), past.lead)
-        return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
+        return self._sample_average.allocate_for_scenarios(
+            problem.with_demand(torch.from_numpy(scenarios))
+        )
 
     def scenarios(self, demand: FloatArray, lead: int) -> FloatArray:
         """Return scenarios (S, D) in Gbit/s: a forecast plus past errors (residual bootstrap).
@@ -71,21 +73,26 @@ class Residual:
         count = len(demand)
         if count <= lead:
             return demand
-        centred = demand - mean
-        earlier = centred[:-lead]
-        later = centred[lead:]
+        # Deviations from the mean, in pairs that are ``lead`` intervals apart.
+        deviations = demand - mean
+        earlier_deviations = deviations[:-lead]
+        later_deviations = deviations[lead:]
         # Autocorrelation phi of each demand, shrunk towards that of all demands together, which
         # counts as much as _PRIOR_MATRICES matrices.
-        product = (earlier * later).sum(0)
-        square = (earlier**2).sum(0)
-        shared = product.sum() / max(square.sum(), 1e-300)
-        prior = _PRIOR_MATRICES / count
+        sum_of_products = (earlier_deviations * later_deviations).sum(0)
+        sum_of_squares = (earlier_deviations**2).sum(0)
+        common_phi = sum_of_products.sum() / max(sum_of_squares.sum(), 1e-300)
+        prior_weight = _PRIOR_MATRICES / count
         phi = np.clip(
-            (product + prior * shared * square) / np.maximum((1 + prior) * square, 1e-300), 0, 1
+            (sum_of_products + prior_weight * common_phi * sum_of_squares)
+            / np.maximum((1 + prior_weight) * sum_of_squares, 1e-300),
+            0,
+            1,
         )
         # Errors of past forecasts, the last ``window`` ones.
-        errors = (later - phi * earlier)[-self._window :]
-        return np.maximum(0.0, mean + phi * centred[-1] + errors)
+        errors = (later_deviations - phi * earlier_deviations)[-self._window :]
+        # Forecast from the newest matrix, plus each error.
+        return np.maximum(0.0, mean + phi * deviations[-1] + errors)
 
 
 def make(spec: Spec, model: Path | None) -> Residual:

@@ -60,7 +60,7 @@ class SampleAverage:
         self._gap = gap
         self._iterations = iterations
         self._deadline = deadline
-        self._start: tuple[Tensor, Tensor] | None = None
+        self._last_solution: tuple[Tensor, Tensor] | None = None
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval.
@@ -68,18 +68,20 @@ class SampleAverage:
         Args:
             past: network, and the matrices measured so far.
         """
-        return self.of(past.scenarios(self._window, past.window_length(self._window)))
+        return self.allocate_for_scenarios(
+            past.scenarios(self._window, past.window_length(self._window))
+        )
 
-    def of(self, problem: Problem) -> Tensor:
+    def allocate_for_scenarios(self, problem: Problem) -> Tensor:
         """Return split ratios (D, K) with the least loss over scenarios, warm-started from the last
         call.
 
         Args:
             problem: one matrix per scenario, the newest last.
         """
-        # Limit the work: iterations times entries of all scenarios.
-        work = problem.batch * problem.paths.scan_size
-        iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work))
+        # Limit the work: iterations x scenarios x (trie nodes + paths).
+        work_per_iteration = problem.batch * problem.paths.scan_size
+        iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work_per_iteration))
         gap = self._gap
         # The gap is relative to the lost traffic, a tenth of all traffic or less.
         if not problem.demand_set.carries_all:
@@ -100,7 +102,7 @@ class SampleAverage:
             deadline=self._deadline,
             warm_start=self._warm_start(problem.batch),
         )
-        self._start = result.splits, result.prices
+        self._last_solution = result.splits, result.prices
         return result.splits
 
     def _warm_start(self, num_scenarios: int) -> tuple[Tensor, Tensor] | None:
@@ -113,9 +115,10 @@ class SampleAverage:
         Args:
             num_scenarios: S, number of scenarios of this call.
         """
-        if self._start is None:
+        if self._last_solution is None:
             return None
-        splits, prices = self._start
+        splits, prices = self._last_solution
+        # Repeat the newest prices for the new scenario, and drop the oldest ones beyond S.
         prices = torch.cat([prices, prices[-1:]])[-num_scenarios:]
         # The window has grown by more than one: repeat the oldest prices, too.
         if len(prices) < num_scenarios:

@@ -85,7 +85,7 @@ class NextInterval(parts.NextIntervalPart):
         self._random_share = varied
         self._mixture: Mixture | None = None
         # Time of the last interval that was compared with its optimum.
-        self._observed: np.datetime64 | None = None
+        self._compared_time: np.datetime64 | None = None
         self._ratio_limit = ConformalLimit(LIMIT_PROBABILITY)
         self.latest: NextAllocation | None = None
         # Realised over optimal utilisation in the last allocated interval.
@@ -94,7 +94,7 @@ class NextInterval(parts.NextIntervalPart):
     @override
     def clear(self) -> None:
         super().clear()
-        self._mixture = self._observed = None
+        self._mixture = self._compared_time = None
         self.latest = self.realised = None
         self._ratio_limit = ConformalLimit(LIMIT_PROBABILITY)
 
@@ -134,11 +134,11 @@ class NextInterval(parts.NextIntervalPart):
         mixture = self._mixture or self._restored_mixture(past)
         # Compare the last allocation with the optimum, once its matrix is measured.
         is_measured = previous is not None and previous.time in traffic.timestamps
-        if previous is not None and is_measured and previous.time != self._observed:
+        if previous is not None and is_measured and previous.time != self._compared_time:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, previous.time))
             # Links may have failed since the allocation.
             self._observe(past.matrix(row), _over_live_paths(problem, previous.splits))
-            self._observed = previous.time
+            self._compared_time = previous.time
         # Allocate for the next interval; optionally mix in random, nearly optimal splits.
         splits = mixture.allocate(past)
         if self._random_share:
@@ -147,8 +147,8 @@ class NextInterval(parts.NextIntervalPart):
                 random_splits
             ) + self._random_share * random_splits
         # Repair the splits: live paths only, and a path for demands without traffic so far.
-        is_new = torch.from_numpy(~self.matrices.had_traffic())
-        splits = _with_new_demands(problem, _over_live_paths(problem, splits), is_new)
+        is_new_demand = torch.from_numpy(~self.matrices.had_traffic())
+        splits = _with_new_demands(problem, _over_live_paths(problem, splits), is_new_demand)
         self.latest = NextAllocation(
             version,
             past.target,
@@ -201,9 +201,10 @@ class NextInterval(parts.NextIntervalPart):
         """
         if problem is None:
             return
-        optimum = pipeline.solve(problem, gap=_OPTIMUM_GAP)
-        optimal = realised(problem, optimum.splits[0])
-        ratio = realised(problem, splits) / optimal if optimal > 0 else math.nan
+        optimal_result = pipeline.solve(problem, gap=_OPTIMUM_GAP)
+        # Value of the allocated splits over that of optimal splits, both under the measured matrix.
+        optimal_value = realised(problem, optimal_result.splits[0])
+        ratio = realised(problem, splits) / optimal_value if optimal_value > 0 else math.nan
         if math.isfinite(ratio):
             self._ratio_limit.observe(ratio)
             self.realised = ratio
@@ -228,7 +229,10 @@ class NextInterval(parts.NextIntervalPart):
         # Links may have failed since the allocation.
         splits = _over_live_paths(problem, latest.splits)[None]
         utilisation = problem.utilisation(splits).numpy()
-        satisfied = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
+        # Sent over requested traffic; 1e-300 avoids a division by 0.
+        satisfied_share = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(
+            min=1e-300
+        )
         # Value, bound and gap are unknown, since the matrix of the interval is.
         unknown = np.full(1, np.nan)
         # JSON has no infinity: None stands for an unknown limit.
@@ -237,7 +241,7 @@ class NextInterval(parts.NextIntervalPart):
             value=unknown,
             bound=unknown,
             gap=unknown,
-            satisfied_demand=satisfied.numpy(),
+            satisfied_demand=satisfied_share.numpy(),
             max_link_utilisation=utilisation.max(1),
             utilisation=utilisation,
             splits=splits.to(torch.float32).numpy(),
@@ -267,20 +271,22 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
         (D, K) splits.
     """
     is_live = problem.path_mask[0]
-    extended = splits.new_zeros(is_live.shape)
+    all_splits = splits.new_zeros(is_live.shape)
     # Raises an error if the problem has fewer paths.
-    extended[:, : splits.shape[1]] = splits
+    all_splits[:, : splits.shape[1]] = splits
     # Totals of each demand over live paths and over all paths; even splits where the first is 0.
-    live = torch.where(is_live, extended, 0)
-    total = live.sum(-1, keepdim=True)
+    live_splits = torch.where(is_live, all_splits, 0)
+    live_total = live_splits.sum(-1, keepdim=True)
     even_splits = is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
-    total_before = extended.sum(-1, keepdim=True)
+    total_before = all_splits.sum(-1, keepdim=True)
     return torch.where(
-        total > 0, live * total_before / total.clamp(min=1e-300), even_splits * total_before
+        live_total > 0,
+        live_splits * total_before / live_total.clamp(min=1e-300),
+        even_splits * total_before,
     )
 
 
-def _with_new_demands(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
+def _with_new_demands(problem: Problem, splits: Tensor, is_new_demand: Tensor) -> Tensor:
     """Return splits in which demands without known traffic use their shortest live path.
 
     Hedges cannot know such demands; on that path, new traffic is served.
@@ -289,14 +295,14 @@ def _with_new_demands(problem: Problem, splits: Tensor, is_new: Tensor) -> Tenso
         problem: network and objective; if all demand must be carried, shares that the splits of a
             demand lack to 1 use the shortest path, too.
         splits: (D, K) over live paths.
-        is_new: (D,) whether a demand had no traffic so far.
+        is_new_demand: (D,) whether a demand had no traffic so far.
     """
     # Find the live path with fewest links of each demand, and its share that no path carries.
-    splits = torch.where(is_new[:, None], 0, splits)
+    splits = torch.where(is_new_demand[:, None], 0, splits)
     is_live = problem.path_mask[0]
     hops = torch.where(is_live, torch.from_numpy(problem.paths.hops.astype(np.float64)), torch.inf)
-    shortest = torch.zeros_like(splits).scatter_(1, hops.argmin(1, keepdim=True), 1.0)
+    shortest_path_splits = torch.zeros_like(splits).scatter_(1, hops.argmin(1, keepdim=True), 1.0)
     missing_share = (1 - splits.sum(1)).clamp(min=0) * is_live.any(1)
     if not problem.demand_set.carries_all:
-        missing_share = torch.where(is_new, missing_share, 0)
-    return splits + missing_share[:, None] * shortest
+        missing_share = torch.where(is_new_demand, missing_share, 0)
+    return splits + missing_share[:, None] * shortest_path_splits

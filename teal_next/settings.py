@@ -37,7 +37,7 @@ class NextIntervalOptions(StudyOptions):
 
     @property
     def cpu_alone(self) -> str:
-        """What runs on CPUs only, in messages."""
+        """Name of the part that runs on CPUs only, for messages."""
         return "hedges"
 
     def __post_init__(self) -> None:

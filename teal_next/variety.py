@@ -60,33 +60,43 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
         )
     # Optimal splits, and the limit of the utilisation.
     result = solve(problem, gap=_GAP)
-    best = result.splits[0].to(torch.float64)
+    optimal_splits = result.splits[0].to(torch.float64)
     if share == 0:
-        return best
-    limit = (1 + budget) * float(result.value[0])
+        return optimal_splits
+    utilisation_limit = (1 + budget) * float(result.value[0])
     # Columns of the linear program: slots d K + k of the live paths of positive demands.
     num_paths = problem.paths.num_paths
     demand = problem.demand[0].to(torch.float64).cpu().numpy()
-    live = problem.path_mask[0].cpu().numpy() & (demand > 0)[:, None]
-    column = np.flatnonzero(live.reshape(-1))
+    is_column_slot = problem.path_mask[0].cpu().numpy() & (demand > 0)[:, None]
+    slot_of_column = np.flatnonzero(is_column_slot.reshape(-1))
     # Rows: utilisation of each link with capacity, and the sum of each demand's splits.
     capacity = problem.capacity[0].to(torch.float64).cpu().numpy()
-    links = np.flatnonzero(capacity > 0)
-    loads = problem.ops.incidence(problem.topology.num_links).tocsc()[:, column].tocsr()[links]
-    loads = (
-        sp.diags_array(1 / capacity[links]) @ loads @ sp.diags_array(demand[column // num_paths])
+    link_indices = np.flatnonzero(capacity > 0)
+    utilisation_rows = (
+        problem.ops.incidence(problem.topology.num_links)
+        .tocsc()[:, slot_of_column]
+        .tocsr()[link_indices]
     )
-    demands, demand_row = np.unique(column // num_paths, return_inverse=True)
-    sums = sp.csr_array(
-        (np.ones(len(column)), (demand_row, np.arange(len(column)))),
-        shape=(len(demands), len(column)),
+    # Scale by demand / capacity: the matrix then maps splits to link utilisations.
+    utilisation_rows = (
+        sp.diags_array(1 / capacity[link_indices])
+        @ utilisation_rows
+        @ sp.diags_array(demand[slot_of_column // num_paths])
     )
-    # Minimise random costs.
-    cost = np.random.default_rng(seed).random(len(column))
+    # One row for each demand with a column, with ones in the columns of its paths.
+    routed_demands, row_of_column = np.unique(slot_of_column // num_paths, return_inverse=True)
+    split_sum_rows = sp.csr_array(
+        (np.ones(len(slot_of_column)), (row_of_column, np.arange(len(slot_of_column)))),
+        shape=(len(routed_demands), len(slot_of_column)),
+    )
+    # Minimise the random costs: utilisations at most the limit, splits of a demand sum to 1.
+    random_costs = np.random.default_rng(seed).random(len(slot_of_column))
     solution = solve_lp(
-        cost, (loads, np.full(len(links), limit)), (sums, np.ones(len(demands)))
+        random_costs,
+        (utilisation_rows, np.full(len(link_indices), utilisation_limit)),
+        (split_sum_rows, np.ones(len(routed_demands))),
     ).solution("vary")
     # Mix both splits; demands of 0 keep the optimal ones.
-    random_splits = best.clone().reshape(-1)
-    random_splits[torch.from_numpy(column)] = torch.from_numpy(np.maximum(solution, 0.0))
-    return (1 - share) * best + share * random_splits.reshape(best.shape)
+    random_splits = optimal_splits.clone().reshape(-1)
+    random_splits[torch.from_numpy(slot_of_column)] = torch.from_numpy(np.maximum(solution, 0.0))
+    return (1 - share) * optimal_splits + share * random_splits.reshape(optimal_splits.shape)

@@ -13,7 +13,7 @@ from teal_serve.settings import ServeConfig
 COMMANDS = {"serve": Command(ServeConfig, "teal_serve.command:serve_outcome", ALLOCATE)}
 
 
-def _service() -> None:
+def _warm_up_kernels() -> None:
     """Call the kernels that the service needs for its requests."""
     # Imported here: the command line reads this module at every start.
     from teal_serve.engine.warm_up import warm_up_service
@@ -24,4 +24,4 @@ def _service() -> None:
 # The service is optional: it needs FastAPI.
 WARM_UP_TASKS: dict[str, Callable[[], None]] = {}
 if importlib.util.find_spec("fastapi") is not None:
-    WARM_UP_TASKS["service"] = _service
+    WARM_UP_TASKS["service"] = _warm_up_kernels

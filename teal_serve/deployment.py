@@ -49,7 +49,7 @@ _LOOK_UP_TIMEOUT_S = 10.0
 # Interval at which the end of terminating applications is polled.
 _POLL_INTERVAL_S = 0.2
 # Maximum wait of a new engine for the paths of the registered networks.
-_START_PATIENCE_S = 60.0
+_MAX_START_WAIT_S = 60.0
 # Methods of the backend that ingresses call on engines.
 _REMOTE_METHODS = (
     "names",
@@ -103,9 +103,9 @@ class Engine(AllocationEngine):
         waits a limited time for them; longer searches continue in the background.
         """
         # This never raises: the replacement of an engine would have the same state folder.
-        preparing = await self.try_sync_with_store()
-        if self._is_new and preparing:
-            await asyncio.wait(preparing, timeout=_START_PATIENCE_S)
+        path_searches = await self.try_sync_with_store()
+        if self._is_new and path_searches:
+            await asyncio.wait(path_searches, timeout=_MAX_START_WAIT_S)
         self._is_new = False
 
 
@@ -122,13 +122,13 @@ class _RemoteBackend:
             setattr(
                 self,
                 name,
-                self._call(
+                self._remote_caller(
                     getattr(handle, name), _LOOK_UP_TIMEOUT_S if name in _LOOK_UP_METHODS else None
                 ),
             )
 
     @staticmethod
-    def _call(method: Any, timeout_s: float | None) -> Callable[..., Any]:
+    def _remote_caller(method: Any, timeout_s: float | None) -> Callable[..., Any]:
         """Return a coroutine function that calls a method of an engine.
 
         It retries once if the engine dies or does not answer in time, and converts errors of Ray to
@@ -154,6 +154,7 @@ class _RemoteBackend:
                         raise cause from None
                     raise
                 except (RayActorError, DeploymentUnavailableError, TimeoutError):
+                    # The second attempt failed, too: the client may retry after 3 s.
                     if not may_retry:
                         raise ServiceError(
                             503, "unavailable", "the engine is being restarted; retry later", 3.0
@@ -244,6 +245,7 @@ def build(args: dict[str, Any]) -> Any:
     paths = {
         name: Path(args[name]) for name in ("state", "log_file", "token_file") if args.get(name)
     }
+    # The default host is not a loopback address, so that a token is required.
     try:
         config = ServeConfig(**{"host": "0.0.0.0", **args, **paths})
     except TypeError as error:

@@ -51,7 +51,7 @@ MIN_READ_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 10.0
 
 
-class _ConnectionLimits:
+class _ConnectionCounter:
     """Counter of open connections by client address, with limits.
 
     Args:
@@ -68,7 +68,7 @@ class _ConnectionLimits:
         """Count a new connection of an address."""
         self._num_connections[address] += 1
 
-    def are_exceeded(self, address: str) -> bool:
+    def exceeds_limits(self, address: str) -> bool:
         """Return whether the address, or all addresses together, have too many connections."""
         return (
             self._num_connections[address] > self._max_per_address
@@ -82,6 +82,7 @@ class _ConnectionLimits:
             del self._num_connections[address]
 
 
+# Typed as Any, since a type checker refuses a variable as a base class.
 _UvicornProtocol: Any = AutoHTTPProtocol
 
 
@@ -93,7 +94,7 @@ class _LimitedProtocol(_UvicornProtocol):
     """
 
     # Counter that all connections share.
-    _connection_limits: _ConnectionLimits
+    _connection_counter: _ConnectionCounter
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Count the connection; close it if there are too many, else start its timers."""
@@ -102,39 +103,40 @@ class _LimitedProtocol(_UvicornProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         # Received bytes of the current request head.
         self._head_bytes = 0
-        self._connection_limits.add(self._address)
+        self._connection_counter.add(self._address)
         super().connection_made(transport)
         self._schedule_read_check(None, 0)
-        if self._connection_limits.are_exceeded(self._address):
+        if self._connection_counter.exceeds_limits(self._address):
             transport.abort()
         else:
             self._start_head_timer(transport)
 
-    def _schedule_read_check(self, cycle: Any, unread_bytes: int) -> None:
+    def _schedule_read_check(self, cycle: Any, buffered_bytes: int) -> None:
         """Check after ``SLOW_READER_TIMEOUT_S`` whether the client reads its response.
 
         Args:
             cycle: uvicorn's current request and response; None before the first one.
-            unread_bytes: bytes of the response in the write buffer now.
+            buffered_bytes: bytes of the response in the write buffer now.
         """
         self._read_timer = asyncio.get_running_loop().call_later(
-            SLOW_READER_TIMEOUT_S, self._check_reader, cycle, unread_bytes
+            SLOW_READER_TIMEOUT_S, self._check_reader, cycle, buffered_bytes
         )
 
-    def _check_reader(self, cycle: Any, unread_bytes: int) -> None:
+    def _check_reader(self, last_cycle: Any, last_buffered_bytes: int) -> None:
         """Close the connection of a client that reads too slowly; schedule the next check.
 
         Since the last check, the client must have read ``MIN_READ_BYTES`` or all unread bytes.
 
         Args:
-            cycle: request and response at the last check.
-            unread_bytes: bytes in the write buffer at the last check.
+            last_cycle: request and response at the last check.
+            last_buffered_bytes: bytes in the write buffer at the last check.
         """
         buffered_bytes = self.transport.get_write_buffer_size()
+        # The same response is still being sent, and the client has read too little of it.
         if (
-            unread_bytes
-            and cycle is self.cycle
-            and buffered_bytes > max(0, unread_bytes - MIN_READ_BYTES)
+            last_buffered_bytes
+            and last_cycle is self.cycle
+            and buffered_bytes > max(0, last_buffered_bytes - MIN_READ_BYTES)
         ):
             self.transport.abort()
         self._schedule_read_check(self.cycle, buffered_bytes)
@@ -144,6 +146,7 @@ class _LimitedProtocol(_UvicornProtocol):
 
         The timer of the head stops when the head is complete, and starts again after the response.
         """
+        # A head is being received: its timer runs, or no response is in progress.
         if self._head_timer is not None or self.cycle is None or self.cycle.response_complete:
             # Count only the bytes of the head; the data may include a part of the body.
             head_end = data.find(b"\r\n\r\n")
@@ -151,6 +154,8 @@ class _LimitedProtocol(_UvicornProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.transport.abort()
                 return
+        # Parse the data. No head is awaited while a response is in progress: the timer stops then,
+        # and that of the next head starts afterwards.
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_head_timer()
@@ -162,7 +167,7 @@ class _LimitedProtocol(_UvicornProtocol):
         """Stop the timers of a closed connection, and count it as closed."""
         self._cancel_head_timer()
         self._read_timer.cancel()
-        self._connection_limits.remove(self._address)
+        self._connection_counter.remove(self._address)
         super().connection_lost(exc)
 
     def _start_head_timer(self, transport: asyncio.Transport) -> None:
@@ -191,7 +196,7 @@ def limited_protocol(max_per_address: int, max_total: int = 1 << 20) -> type[asy
 
     # A class with its own counter, since uvicorn creates an instance for each connection.
     class Limited(_LimitedProtocol):
-        _connection_limits = _ConnectionLimits(max_per_address, max_total)
+        _connection_counter = _ConnectionCounter(max_per_address, max_total)
 
     return Limited
 
@@ -348,16 +353,16 @@ async def _try_prepare_kernels(engine: AllocationEngine, notify: Callable[[str],
     Raises:
         RuntimeError: the child process failed.
     """
-    kernels = engine.kernels
+    kernel_status = engine.kernels
     begin_time = time.monotonic()
     loop = asyncio.get_running_loop()
     # Compile missing kernels by `teal warm-up` in a child process; poll the number of done parts.
-    names = missing(all_tasks())
-    if names:
-        kernels.begin(len(names))
+    missing_tasks = missing(all_tasks())
+    if missing_tasks:
+        kernel_status.begin(len(missing_tasks))
         notify(
-            f"compiling the kernels for this machine, once: {len(names)} parts; requests get 503 "
-            "until they are loaded"
+            f"compiling the kernels for this machine, once: {len(missing_tasks)} parts; requests "
+            "get 503 until they are loaded"
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "teal", "warm-up"),
@@ -367,27 +372,32 @@ async def _try_prepare_kernels(engine: AllocationEngine, notify: Callable[[str],
             start_new_session=True,
         )
         try:
-            completion = asyncio.ensure_future(process.communicate())
-            while not (await asyncio.wait({completion}, timeout=_KERNEL_POLL_INTERVAL_S))[0]:
-                kernels.num_done = len(names) - len(await asyncio.to_thread(missing, names))
+            # Future of the output, which is done when the child process has ended.
+            output_future = asyncio.ensure_future(process.communicate())
+            while not (await asyncio.wait({output_future}, timeout=_KERNEL_POLL_INTERVAL_S))[0]:
+                kernel_status.num_done = len(missing_tasks) - len(
+                    await asyncio.to_thread(missing, missing_tasks)
+                )
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGTERM)
+        # Report the last line of standard error of a failed compilation.
         if process.returncode:
-            lines = completion.result()[1].decode(errors="replace").strip().splitlines() or [""]
+            lines = output_future.result()[1].decode(errors="replace").strip().splitlines() or [""]
             raise RuntimeError(
                 f"teal warm-up failed with exit code {process.returncode}: {lines[-1][:200]}"
             )
-        kernels.num_done = len(names)
+        kernel_status.num_done = len(missing_tasks)
     # Load all kernels in a thread; the end of the process does not wait for it.
-    thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
-    await loop.run_in_executor(thread, engine.prepare)
+    executor = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+    await loop.run_in_executor(executor, engine.prepare)
     tune_garbage_collection()
-    kernels.finish()
+    kernel_status.finish()
     # Wait for the paths of the registered networks.
-    preparing = await engine.sync_with_store()
-    if preparing:
-        await asyncio.wait(preparing)
+    path_searches = await engine.sync_with_store()
+    if path_searches:
+        await asyncio.wait(path_searches)
+    # The keys of the queue lengths are the names of the ready networks.
     networks = ", ".join(await engine.queued()) or "no network is registered yet"
     notify(f"ready after {time.monotonic() - begin_time:.0f} s: {networks}")
 

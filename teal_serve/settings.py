@@ -142,8 +142,12 @@ class ServeConfig:
                 characters.
         """
         # Read the tokens; the option or variable is named in messages.
-        option = "--token-file" if self.token_file else TOKEN_VARIABLE
-        text = self._token_file() if self.token_file else os.environ.get(TOKEN_VARIABLE, "").strip()
+        token_source = "--token-file" if self.token_file else TOKEN_VARIABLE
+        text = (
+            self._read_token_file()
+            if self.token_file
+            else os.environ.get(TOKEN_VARIABLE, "").strip()
+        )
         if not text and not self.token_file:
             return ()
         # Check each token; an empty file counts as one token of no characters.
@@ -151,7 +155,7 @@ class ServeConfig:
         for line_number, token in enumerate(tokens, 1):
             if len(token) < 16 or not token.isascii() or any(c.isspace() for c in token):
                 raise InputError.invalid(
-                    option,
+                    token_source,
                     f"line {line_number}",
                     f"the token of {len(token)} characters is too short, or has spaces or "
                     "characters outside of ASCII",
@@ -159,11 +163,11 @@ class ServeConfig:
                 )
         if len(set(tokens)) < len(tokens):
             raise InputError.invalid(
-                option, "", "a token is repeated", "use a different token for each client"
+                token_source, "", "a token is repeated", "use a different token for each client"
             )
         return tokens
 
-    def _token_file(self) -> str:
+    def _read_token_file(self) -> str:
         """Return the content of the token file.
 
         Raises:
@@ -178,6 +182,7 @@ class ServeConfig:
             raise InputError.invalid(
                 "--token-file", "", f"{path} cannot be read: {error}", "name a file with tokens"
             ) from None
+        # Permission bits of the group and of all other users.
         if mode & 0o077:
             raise InputError.invalid(
                 "--token-file",

@@ -86,11 +86,11 @@ def prepare_folder(config: ServeConfig) -> Path:
     folder = config.state or cache_dir("networks")
     named_model(config.model)
     if config.topology:
-        _register(config, folder)
+        _store_network(config, folder)
     return folder
 
 
-def _register(config: ServeConfig, folder: Path) -> None:
+def _store_network(config: ServeConfig, folder: Path) -> None:
     """Store the network of ``--topology`` in the state folder, under the name ``default``.
 
     Args:

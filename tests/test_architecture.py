@@ -105,7 +105,7 @@ ORDERS = {
         "feasibility",
         "bounds",
         "price_library",
-        "lines",
+        "part_certificates",
         "priority",
         "fair_levels",
         "assessment",

@@ -29,7 +29,7 @@ from deploy.lab.network import STATE, Lab, LabError
 from deploy.lab.traffic import ETHERNET_BYTES, PACKET_BYTES
 from teal.allocation.update import PathIncidence, plan_update
 from teal_ip.configuration.allocations import Igp, segment_list
-from teal_ip.routing.measurements import with_borders
+from teal_ip.routing.measurements import with_node_rows
 from teal_serve.client import Client, ServiceFault
 
 NAME = "lab"
@@ -210,7 +210,7 @@ class Controller:
         if answer.get("alarm"):
             return None
         demands.route(
-            with_borders(self.shares(), np.array(self.pairs, dtype=np.int32), topology.num_nodes)
+            with_node_rows(self.shares(), np.array(self.pairs, dtype=np.int32), topology.num_nodes)
         )
         inner = np.concatenate([rate["sent"] / self.factor, rate["ingress"], rate["egress"]])
         return np.asarray(demands.estimate(inner).matrix)

@@ -48,7 +48,7 @@ _EPILOGUE = (
 # Name of the installed package.
 _PACKAGE = "teal-te"
 # If only these options are given with --resume, all others are read from the resumed run.
-_WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
+_OPTIONS_WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
 # Exit code of shells for Ctrl-C.
 _EXIT_INTERRUPTED = 130
 
@@ -103,17 +103,20 @@ def _main(arguments: Sequence[str] | None) -> int:
             sys.stdout.write(text)
             return EXIT_OK
         # Parse the settings, then run the command.
-        name, remaining = _command(arguments)
+        name, remaining = _split_command(arguments)
         command = COMMANDS[name]
-        with _noted_warnings(notify):
+        with _print_input_warnings(notify):
             config = _parse_settings(name, command, remaining)
-        with _noted_warnings(notify), _silent() if is_quiet else contextlib.nullcontext():
+        with (
+            _print_input_warnings(notify),
+            _discard_stderr() if is_quiet else contextlib.nullcontext(),
+        ):
             return _run(command, config, notify, as_json=as_json)
     except TealError as error:
         print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
+        if isinstance(error, BrokenPipeError) and _is_closed_by_reader(sys.stdout):
             raise
         print(
             f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr
@@ -135,7 +138,7 @@ def _information(arguments: list[str]) -> str | None:
         return f"teal {version(_PACKAGE)}\n"
     if arguments[:1] == ["--completion"]:
         return completion(COMMANDS, arguments[1:])
-    name, remaining = _command(arguments)
+    name, remaining = _split_command(arguments)
     if not name:
         return _overview()
     if {"--help", "-h", "--help-all"} & set(remaining):
@@ -171,7 +174,7 @@ def _parse_settings(name: str, command: Command, arguments: list[str]) -> Any:
         command.settings,
         prog=f"teal {name}",
         args=arguments,
-        default=_resumed(command, arguments),
+        default=_resumed_settings(command, arguments),
         config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
     )
 
@@ -191,15 +194,16 @@ def _current_option(settings: type[Any], word: str) -> str:
     return f"{new_word}{equals}{value}"
 
 
-def _is_unread(stream: TextIO) -> bool:
+def _is_closed_by_reader(stream: TextIO) -> bool:
     """Return whether an output stream is a pipe whose reader has closed it."""
     poll = select.poll()
     poll.register(stream, select.POLLERR)
+    # POLLERR: no process reads the pipe any more.  Poll without waiting.
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 @contextlib.contextmanager
-def _noted_warnings(notify: Notify) -> Iterator[None]:
+def _print_input_warnings(notify: Notify) -> Iterator[None]:
     """Print every :class:`InputWarning` of the block as a line by ``notify``, which ``--quiet``
     does not hide; other warnings are shown as before.
     """
@@ -220,13 +224,13 @@ def _noted_warnings(notify: Notify) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def _discard_stderr() -> Iterator[None]:
     """Discard standard error in the block: progress and notes."""
     with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
         yield
 
 
-def _command(arguments: list[str]) -> tuple[str, list[str]]:
+def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
     """Split the words of the command line into the name of the command, of one or two words, and
     the remaining words; the name is "" if the overview of all commands is asked for.
 
@@ -254,7 +258,7 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
     raise InputError.invalid("teal", "", problem, remedy + missing)
 
 
-def _resumed(command: Command, arguments: Sequence[str]) -> Any:
+def _resumed_settings(command: Command, arguments: Sequence[str]) -> Any:
     """Return the stored settings of the run that ``--resume`` continues, as default options.
 
     Args:
@@ -263,7 +267,7 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
 
     Returns:
         The settings of that run.  In two cases tyro's marker for "no defaults": without
-        ``--resume``, and if the command line has options beside those of ``_WITH_RESUME``.
+        ``--resume``, and if the command line has options beside those of ``_OPTIONS_WITH_RESUME``.
 
     Raises:
         InputError: the folder has no interrupted run.
@@ -275,8 +279,9 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
         if word.startswith("--")
     }
     # With any other option, all options are those of the command line.
-    if "--resume" not in options or not set(options) <= _WITH_RESUME:
+    if "--resume" not in options or not set(options) <= _OPTIONS_WITH_RESUME:
         return MISSING_NONPROP
+    # Value of --out=FOLDER, or the word after --out.
     out = options.get("--out") or dict(itertools.pairwise(arguments)).get("--out")
     if not out:
         return MISSING_NONPROP

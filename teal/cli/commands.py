@@ -60,7 +60,7 @@ _BUILT_IN = {
 _PACKAGES: Registry[Mapping[str, Command]] = Registry("commands", "teal.commands")
 
 
-def _all() -> tuple[dict[str, Command], dict[str, str]]:
+def _load_commands() -> tuple[dict[str, Command], dict[str, str]]:
     """Return two dictionaries: all commands by name; and the reasons why the commands of installed
     distributions are missing, by the names of their entry points.
     """
@@ -68,16 +68,17 @@ def _all() -> tuple[dict[str, Command], dict[str, str]]:
     missing = dict[str, str]()
     for package in _PACKAGES.names():
         try:
-            announced = _PACKAGES[package]
+            package_commands = _PACKAGES[package]
         except ImportError as error:
             missing[package] = str(error)
             continue
-        duplicates = sorted(set(announced) & set(commands))
+        # A package may not replace commands of others.
+        duplicates = sorted(set(package_commands) & set(commands))
         if duplicates:
             missing[package] = f"commands of these names exist already: {', '.join(duplicates)}"
         else:
-            commands |= announced
+            commands |= package_commands
     return commands, missing
 
 
-COMMANDS, MISSING = _all()
+COMMANDS, MISSING = _load_commands()

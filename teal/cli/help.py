@@ -31,9 +31,9 @@ from teal.errors import InputError, did_you_mean
 from teal.option import field_options
 
 # Maximum characters of a line, for legibility.
-_MAX_COLUMNS = 100
+_MAX_LINE_LENGTH = 100
 # Group title of the options that a shared base class defines.
-_BY_BASE = {
+_GROUP_BY_BASE = {
     ObjectiveConfig: "program",
     CalibratedConfig: "program",
     ClassConfig: "program",
@@ -42,13 +42,13 @@ _BY_BASE = {
     CandidateConfig: "candidate paths",
 }
 # Title of the first group.
-_FIRST = "network and traffic"
+_FIRST_GROUP = "network and traffic"
 # Title of the group that only --help-all prints in full.
-_EXPERTS = "for experts"
+_EXPERT_GROUP = "for experts"
 # Titles of the last groups.
-_LAST = ("candidate paths", "output", _EXPERTS)
+_LAST_GROUPS = ("candidate paths", "output", _EXPERT_GROUP)
 # Options of the first group.
-_NETWORK = (
+_NETWORK_OPTIONS = (
     "topology",
     "traffic",
     "default_capacity",
@@ -57,15 +57,17 @@ _NETWORK = (
     "routers",
     "traffic_unit",
 )
-_FOR_EXPERTS = (
+_EXPERT_OPTIONS = (
     "calibrate",
     "path_weight",
     "path_groups",
     "max_iterations",
     "device",
 )
-_OUTPUT = ("out", "json", "resume", "overwrite")
-_BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
+_OUTPUT_OPTIONS = ("out", "json", "resume", "overwrite")
+_GROUP_BY_OPTION = dict.fromkeys(_NETWORK_OPTIONS, _FIRST_GROUP) | dict.fromkeys(
+    _OUTPUT_OPTIONS, "output"
+)
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -87,7 +89,7 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
     # Usage with the required options, and the description of the command.
     required_fields = [field for field in dataclasses.fields(config) if _is_required(field)]
     required = [
-        f"--{_option(field)} {_metavar(value_types[field.name], is_required=True)}"
+        f"--{_option_name(field)} {_metavar(value_types[field.name], is_required=True)}"
         for field in required_fields
     ]
     usage = textwrap.fill(
@@ -96,13 +98,13 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
     # Options by group.
     groups = _groups(config)
-    experts = [] if has_all else groups.pop(_EXPERTS, [])
+    expert_fields = [] if has_all else groups.pop(_EXPERT_GROUP, [])
     for title, fields in groups.items():
         lines += ["", f"{title}:"]
         for field in fields:
             lines += _option_lines(field, value_types[field.name], texts.get(field.name, ""), width)
-    if experts:
-        names = ", ".join(f"--{_option(field)}" for field in experts)
+    if expert_fields:
+        names = ", ".join(f"--{_option_name(field)}" for field in expert_fields)
         lines += [
             "",
             *_paragraphs(f"Options for experts (teal {name} --help-all): {names}.", width),
@@ -125,6 +127,7 @@ def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) ->
         lines += ["", f"{title}:"]
         for name, config in commands.items():
             text = (inspect.getdoc(config) or "").split("\n\n")[0]
+            # First line beside the name of the command, further lines below it.
             wrapped = textwrap.wrap(" ".join(text.split()), width - indent)
             lines.append(f"  {name}".ljust(indent) + wrapped[0])
             lines += [" " * indent + line for line in wrapped[1:]]
@@ -142,12 +145,12 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
     """
     config = commands[name].settings
     # Command to which each former option of this command has moved.
-    moved = {
+    command_by_old_option = {
         f"--{option.replace('_', '-')}": command_name
         for command_name, command in commands.items()
         for option in command.formerly.get(name, ())
     }
-    option_names = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {
+    option_names = {f"--{_option_name(field)}" for field in dataclasses.fields(config)} | {
         "--help",
         "--help-all",
     }
@@ -155,11 +158,11 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in option_names:
-            if typed in moved:
+            if typed in command_by_old_option:
                 raise InputError.invalid(
                     argument,
                     "",
-                    f"the option has moved from teal {name} to teal {moved[typed]}",
+                    f"the option has moved from teal {name} to teal {command_by_old_option[typed]}",
                 )
             suggestion = did_you_mean(typed, option_names)
             raise InputError.invalid(argument, "", f"teal {name} has no such option{suggestion}")
@@ -167,10 +170,10 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
 
 def _width() -> int:
     """Return the maximum characters of a line: those of the terminal, at most 100."""
-    return min(_MAX_COLUMNS, shutil.get_terminal_size().columns)
+    return min(_MAX_LINE_LENGTH, shutil.get_terminal_size().columns)
 
 
-def _option(field: dataclasses.Field[Any]) -> str:
+def _option_name(field: dataclasses.Field[Any]) -> str:
     """Return the name of a field's option without dashes; the field ``from_`` is --from."""
     return field.name.rstrip("_").replace("_", "-")
 
@@ -187,7 +190,7 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
     titles = {name: title for title, names in command_groups.items() for name in names}
     by_base = {
         name: title
-        for base, title in _BY_BASE.items()
+        for base, title in _GROUP_BY_BASE.items()
         if issubclass(config, base)
         for name in base.__annotations__
     }
@@ -195,27 +198,35 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
     groups: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
         title = (
-            titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
+            titles.get(field.name)
+            or by_base.get(field.name)
+            or _GROUP_BY_OPTION.get(field.name, "options")
         )
-        title = _EXPERTS if field.name in _FOR_EXPERTS and not _is_required(field) else title
+        title = (
+            _EXPERT_GROUP if field.name in _EXPERT_OPTIONS and not _is_required(field) else title
+        )
         groups.setdefault(title, []).append(field)
     # Order the groups: network and traffic, those of the settings, then the usual last ones.
-    middle = [title for title in dict.fromkeys([*command_groups, *groups]) if title not in _LAST]
-    order = dict.fromkeys([_FIRST, *middle, *_LAST])
+    middle_titles = [
+        title for title in dict.fromkeys([*command_groups, *groups]) if title not in _LAST_GROUPS
+    ]
+    order = dict.fromkeys([_FIRST_GROUP, *middle_titles, *_LAST_GROUPS])
     return {title: groups[title] for title in order if title in groups}
 
 
-def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: int) -> Iterator[str]:
+def _option_lines(
+    field: dataclasses.Field[Any], value_type: Any, text: str, width: int
+) -> Iterator[str]:
     """Yield the lines of an option in --help: name, value and default, then its description.
 
     Args:
         field: field of the option.
-        kind: its type.
+        value_type: its type.
         text: its description.
         width: maximum characters of a line.
     """
     is_required = _is_required(field)
-    head = f"  --{_option(field)} {_metavar(kind, is_required=is_required)}".rstrip()
+    head = f"  --{_option_name(field)} {_metavar(value_type, is_required=is_required)}".rstrip()
     if is_required:
         head += "  (required)"
     elif field.default not in (None, "", (), False, dataclasses.MISSING):
@@ -229,27 +240,29 @@ def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: in
     )
 
 
-def _metavar(kind: Any, *, is_required: bool) -> str:
+def _metavar(value_type: Any, *, is_required: bool) -> str:
     """Return the placeholder of an option's value in --help, such as INT, PATH or a|b; "" for a
     flag.
 
     Args:
-        kind: type annotation of the option.
+        value_type: type annotation of the option.
         is_required: whether the option must be given.
     """
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        parts = [part for part in typing.get_args(kind) if part is not type(None)]
+    # A union has the placeholders of its members, without None.
+    if isinstance(value_type, types.UnionType) or typing.get_origin(value_type) is typing.Union:
+        parts = [part for part in typing.get_args(value_type) if part is not type(None)]
         return "|".join(_metavar(part, is_required=is_required) for part in parts)
-    repeats = typing.get_origin(kind) is tuple
+    # A tuple is an option that may be repeated, with the placeholder of one element.
+    repeats = typing.get_origin(value_type) is tuple
     if repeats:
-        kind = typing.get_args(kind)[0]
-    if kind is bool:
+        value_type = typing.get_args(value_type)[0]
+    if value_type is bool:
         return ""
-    if typing.get_origin(kind) is Literal:
-        return "|".join(map(str, typing.get_args(kind)))
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return "|".join(str(member.value) for member in kind)
-    return _METAVARS[kind] + (" [repeat for more]" if repeats and not is_required else "")
+    if typing.get_origin(value_type) is Literal:
+        return "|".join(map(str, typing.get_args(value_type)))
+    if isinstance(value_type, type) and issubclass(value_type, enum.Enum):
+        return "|".join(str(member.value) for member in value_type)
+    return _METAVARS[value_type] + (" [repeat for more]" if repeats and not is_required else "")
 
 
 def _docstrings(config: type[Any]) -> dict[str, str]:
@@ -261,10 +274,16 @@ def _docstrings(config: type[Any]) -> dict[str, str]:
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-                texts[field.target.id] = " ".join(str(text.value.value).split())  # type: ignore[attr-defined]
+        for statement, next_statement in zip(body.body, body.body[1:], strict=False):
+            is_text = isinstance(next_statement, ast.Expr) and isinstance(
+                next_statement.value, ast.Constant
+            )
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and is_text
+            ):
+                texts[statement.target.id] = " ".join(str(next_statement.value.value).split())  # type: ignore[attr-defined]
     return texts
 
 
@@ -319,7 +338,9 @@ def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
     if list(words) not in (["bash"], ["zsh"]):
         raise InputError("--completion", "", "bash or zsh", " ".join(words) or "none")
     # Options of each command, and second words by first word.
-    options = {name: " ".join(_options(command.settings)) for name, command in commands.items()}
+    options = {
+        name: " ".join(_completion_words(command.settings)) for name, command in commands.items()
+    }
     second_words: dict[str, list[str]] = {}
     for name in options:
         if " " in name:
@@ -328,20 +349,20 @@ def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
     two_word_cases = "\n".join(
         f'    "{name}") words="{text}" ;;' for name, text in options.items() if " " in name
     )
-    completions = {name: text for name, text in options.items() if " " not in name}
-    completions |= {name: " ".join(second) for name, second in second_words.items()}
+    words_by_first_word = {name: text for name, text in options.items() if " " not in name}
+    words_by_first_word |= {name: " ".join(second) for name, second in second_words.items()}
     return _SCRIPT.format(
         shell=words[0],
         first=_ZSH if words[0] == "zsh" else "",
-        names=" ".join(completions),
+        names=" ".join(words_by_first_word),
         two_words=two_word_cases,
         one_word="\n".join(
-            f'      {name}) words="{text}" ;;' for name, text in completions.items()
+            f'      {name}) words="{text}" ;;' for name, text in words_by_first_word.items()
         ),
     )
 
 
-def _options(config: Any) -> list[str]:
+def _completion_words(config: Any) -> list[str]:
     """Return the options of a command with dashes, those of all fields of its settings and two
     common ones, for completion.
     """

@@ -128,9 +128,10 @@ def teal_error(error: BaseException, text: str) -> TealError:
         error: error of Ray.
         text: description of the failed work.
     """
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, TealError):
-            return inner
-        inner = getattr(inner, "cause", None) or inner.__cause__
+    current_error: BaseException | None = error
+    # Follow the chain of causes: attribute `cause` of Ray's errors, `__cause__` of Python's.
+    while current_error is not None:
+        if isinstance(current_error, TealError):
+            return current_error
+        current_error = getattr(current_error, "cause", None) or current_error.__cause__
     return SolverError(f"{text}: {error}")

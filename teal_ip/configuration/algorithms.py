@@ -226,11 +226,11 @@ def _junos_lines(config: _RouterConfig) -> list[str]:
         )
     # Affinity bits, definitions of algorithms, and the export policy of their prefix SIDs.
     lines = [f"set protocols mpls admin-groups {name} {bit}" for name, bit in config.bits.items()]
-    statement = "set policy-options policy-statement FLEX-ALGO term node"
-    lines.append(f"{statement} from route-filter {prefix_of(config.router)[0]} exact")
+    policy_term = "set policy-options policy-statement FLEX-ALGO term node"
+    lines.append(f"{policy_term} from route-filter {prefix_of(config.router)[0]} exact")
     for algorithm in config.algorithms:
-        lines += _junos_algorithm_lines(config, algorithm, statement)
-    lines += [f"{statement} then accept", "set protocols isis export FLEX-ALGO"]
+        lines += _junos_algorithm_lines(config, algorithm, policy_term)
+    lines += [f"{policy_term} then accept", "set protocols isis export FLEX-ALGO"]
     lines.append("set protocols isis traffic-engineering advertisement always")
     # Interfaces.
     for port in config.interfaces:
@@ -247,14 +247,16 @@ def _junos_lines(config: _RouterConfig) -> list[str]:
     return lines
 
 
-def _junos_algorithm_lines(config: _RouterConfig, algorithm: FlexAlgo, statement: str) -> list[str]:
+def _junos_algorithm_lines(
+    config: _RouterConfig, algorithm: FlexAlgo, policy_term: str
+) -> list[str]:
     """Return the Junos lines of an algorithm: its prefix SID, and its definition on routers that
     advertise it.
 
     Args:
         config: input of the configuration of the router.
         algorithm: definition of the algorithm.
-        statement: policy term that exports the prefix SID.
+        policy_term: policy term that exports the prefix SID.
     """
     lines = list[str]()
     definition = f"set routing-options flex-algorithm {algorithm.number} definition"
@@ -266,7 +268,7 @@ def _junos_algorithm_lines(config: _RouterConfig, algorithm: FlexAlgo, statement
             for rule, names in config.rules(algorithm, "exclude")
             for name in names
         ]
-    segment = f"{statement} then prefix-segment algorithm {algorithm.number}"
+    segment = f"{policy_term} then prefix-segment algorithm {algorithm.number}"
     lines += [
         f"{segment} index {config.router.sid_of(algorithm.number)}",
         f"{segment} node-segment",
@@ -297,7 +299,8 @@ def algorithm_config(
         InputError: a router without loopback or SID, a link without an interface, an affinity
             without links or without a free bit, or a metric or SID that a vendor does not support.
     """
-    # Check the table of routers, and that every affinity of a definition occurs on links.
+    # Check the table of routers, where the name of the file only says that configuration is
+    # written, and that every affinity of a definition occurs on links.
     check_routers(
         Path("algorithms.conf"), topology, routers, [algorithm.number for algorithm in algorithms]
     )
@@ -308,14 +311,14 @@ def algorithm_config(
     link_names = topology.link_names()
     if missing := [link_names[link] for link in live_links if not interfaces.get(link_names[link])]:
         raise InputError.invalid(
-            "--interfaces", "", f"no interface for the links {listed(missing)}"
+            "--interfaces", "", f"no interface for the links {listed(missing)}; add rows for them"
         )
     bits = _affinity_bits(topology)
     # The routers with the most links advertise the definitions.
     degree = np.bincount(topology.link_source[live_links], minlength=topology.num_nodes)
-    advertising = set(np.argsort(-degree, kind="stable")[:_NUM_ADVERTISING].tolist())
+    advertising_nodes = set(np.argsort(-degree, kind="stable")[:_NUM_ADVERTISING].tolist())
     # Configuration of each router.
-    texts = {}
+    text_by_router = {}
     delay = delay_us(topology)
     for node_index, name in enumerate(topology.node_names):
         node_interfaces = [
@@ -329,7 +332,7 @@ def algorithm_config(
             for interface in interfaces[link_names[link]]
         ]
         config = _RouterConfig(
-            routers[name], node_interfaces, bits, algorithms, node_index in advertising
+            routers[name], node_interfaces, bits, algorithms, node_index in advertising_nodes
         )
-        texts[name] = "\n".join(_WRITERS[vendor_of(routers[name])](config)) + "\n"
-    return texts
+        text_by_router[name] = "\n".join(_WRITERS[vendor_of(routers[name])](config)) + "\n"
+    return text_by_router

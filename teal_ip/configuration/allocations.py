@@ -88,17 +88,18 @@ class Igp:
         is_unique = np.empty((num_nodes, num_nodes), dtype=bool)
         for s in range(num_nodes):
             distance = self._distance[s]
-            is_tight = distance[self._tail] + self._metric <= distance[self._head] * (
+            is_on_shortest_path = distance[self._tail] + self._metric <= distance[self._head] * (
                 1 + _EQUAL_COST_TOLERANCE
             )
-            is_tight &= np.isfinite(distance[self._head])
-            is_unique[s] = np.bincount(self._head[is_tight], minlength=num_nodes) <= 1
+            is_on_shortest_path &= np.isfinite(distance[self._head])
+            is_unique[s] = np.bincount(self._head[is_on_shortest_path], minlength=num_nodes) <= 1
         # Require it along the whole path, by pointer doubling: after k rounds the last 2^k nodes of
-        # the path are covered.  The parent of a root is the root.
-        parent = np.where(tree_link >= 0, self._tail[tree_link], np.arange(num_nodes))
+        # the path are covered, and the array has the 2^k-th node before the end of each path.  The
+        # root of a tree precedes itself.
+        ancestor = np.where(tree_link >= 0, self._tail[tree_link], np.arange(num_nodes))
         for _ in range(num_nodes.bit_length()):
-            is_unique &= np.take_along_axis(is_unique, parent, axis=1)
-            parent = np.take_along_axis(parent, parent, axis=1)
+            is_unique &= np.take_along_axis(is_unique, ancestor, axis=1)
+            ancestor = np.take_along_axis(ancestor, ancestor, axis=1)
         return is_unique & np.isfinite(self._distance)
 
     def parts(self, path: list[int]) -> Iterator[tuple[int, int]]:
@@ -198,12 +199,13 @@ def sr_policies(
         InputError: unknown links.
     """
     # Add the policy of each demand; the loads before and after are accumulated.
-    stored = stored_paths(allocation, topology, "allocation")
+    paths_by_demand = stored_paths(allocation, topology, "allocation")
     keeps_all = _carries_all_demand(allocation)
-    colors = _color_by_class(allocation, stored)
+    color_by_class = _color_by_class(allocation, paths_by_demand)
     export = _SrPolicyExport(topology, igp, msd, max_lists)
-    for demand, paths in stored.items():
-        export.add_policy(demand, paths, colors[demand[2]], keeps_all=keeps_all)
+    # The class is the third entry of a demand.
+    for demand, paths in paths_by_demand.items():
+        export.add_policy(demand, paths, color_by_class[demand[2]], keeps_all=keeps_all)
     data = {
         "format": "sr-policy",
         "topology": topology.name,
@@ -312,8 +314,10 @@ class _SrPolicyExport:
         """
         exported_paths: list[tuple[tuple[int, ...], list[Segment]]] = []
         for links, rate in sorted(paths.items(), key=lambda item: -item[1]):
+            # Loads and admitted rate of the allocation.
             _add_to_links(self.loads_before, links, rate)
             self.admitted_before += rate
+            # Export the path within the limits; else count it, with the reason if it has a rate.
             segments = segment_list(self._igp, self._topology, list(links))
             if rate > 0 and len(segments) <= self._msd and len(exported_paths) < self._max_lists:
                 exported_paths.append((links, segments))
@@ -431,14 +435,14 @@ def _target_groups(
     return groups
 
 
-def _color_by_class(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
+def _color_by_class(allocation: dict[str, Any], demands: Iterable[Demand]) -> dict[str, int]:
     """Return the color of each class by name: 100 for the highest class, 101 for the next...
 
     Without classes, the name of the only class is "".
 
     Args:
         allocation: parsed .json file of the allocation.
-        stored: demands of the allocation.
+        demands: demands of the allocation.
     """
     # Classes in the order of the file, the highest first.
     names = [
@@ -446,7 +450,7 @@ def _color_by_class(allocation: dict[str, Any], stored: Iterable[Demand]) -> dic
         for record in _result_field(allocation, "classes") or ()
         if isinstance(record, dict)
     ]
-    names += [name for *_, name in stored]
+    names += [name for *_, name in demands]
     return {name: _HIGHEST_CLASS_COLOR + rank for rank, name in enumerate(dict.fromkeys(names))}
 
 

@@ -130,4 +130,6 @@ def _check_interfaces(table: Path, topology: Topology, interfaces: dict[str, lis
     live = zip(topology.link_names(), topology.capacity > 0, strict=True)
     missing = [name for name, is_live in live if is_live and name not in interfaces]
     if missing:
-        raise InputError.invalid(str(table), "", f"no interface for the links {listed(missing)}")
+        raise InputError.invalid(
+            str(table), "", f"no interface for the links {listed(missing)}; add rows for them"
+        )

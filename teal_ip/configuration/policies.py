@@ -100,16 +100,16 @@ def labels(
     # segment, the link into it (else -1).
     node_names = topology.node_names
     segments = list[tuple[bool, int, int]]()
-    node = source
+    current_node = source
     for next_stop, link in (*segment_list.stops, (target, -1)):
         # A node segment to the stop, or to the start of the adjacency link.
         segment_end = next_stop if link < 0 else int(topology.link_source[link])
-        if segment_end != node:
+        if segment_end != current_node:
             segments.append(
                 (
                     True,
                     segment_end,
-                    routers[node_names[node]].srgb
+                    routers[node_names[current_node]].srgb
                     + _required_sid(routers[node_names[segment_end]], algorithm),
                 )
             )
@@ -124,7 +124,7 @@ def labels(
                     "use global blocks above all adjacency labels",
                 )
             segments.append((False, link, SRLB_BASE + link))
-        node = next_stop
+        current_node = next_stop
     return segments
 
 
@@ -210,7 +210,7 @@ class _HeadendPolicy:
         pair: indices of headend and endpoint.
         policies: segment lists.
         routers: table with SIDs and loopbacks.
-        target: name of the endpoint, in characters that every router accepts.
+        endpoint_name: name of the endpoint, in characters that every router accepts.
 
     Attributes:
         name: name of the policy.
@@ -226,9 +226,9 @@ class _HeadendPolicy:
         pair: tuple[int, int],
         policies: SegmentPolicies,
         routers: Routers,
-        target: str,
+        endpoint_name: str,
     ) -> None:
-        self.name = f"to-{target}"
+        self.name = f"to-{endpoint_name}"
         self.endpoint_router = routers[topology.node_names[pair[1]]]
         self.endpoint = self.endpoint_router.loopback
         self.is_transit = policies.is_transit
@@ -238,9 +238,14 @@ class _HeadendPolicy:
             (
                 f"{self.name}-{number}",
                 weight,
-                [label for _, _, label in labels(topology, segments, *pair, routers, algorithm)],
+                [
+                    label
+                    for _, _, label in labels(topology, segment_list, *pair, routers, algorithm)
+                ],
             )
-            for number, (weight, segments) in enumerate(zip(weights(lists), lists, strict=True), 1)
+            for number, (weight, segment_list) in enumerate(
+                zip(weights(lists), lists, strict=True), 1
+            )
         ]
 
 
@@ -249,6 +254,7 @@ def _router_safe_names(names: Sequence[str]) -> list[str]:
 
     Invalid characters become ``_``, and a name that has any also gets the suffix ``_INDEX``.
     """
+    # Invalid characters become "_"; the index, and further "_" if needed, make the name unique.
     safe_names = list[str]()
     used_names = set(names)
     for index, name in enumerate(names):
@@ -262,19 +268,21 @@ def _router_safe_names(names: Sequence[str]) -> list[str]:
     return safe_names
 
 
-def _frr_iosxr_segment_lists(policies: list[_HeadendPolicy], end: str) -> list[str]:
+def _frr_iosxr_segment_lists(policies: list[_HeadendPolicy], end_line: str) -> list[str]:
     """Return the configuration lines of segment lists in the common syntax of FRR and IOS-XR.
 
     Args:
         policies: policies of one headend.
-        end: line that ends a list: ``exit`` or ``!``.
+        end_line: line that ends a list: ``exit`` or ``!``.
     """
     # Labels have the indices 10, 20, 30, ...
     lines = ["segment-routing", " traffic-eng"]
-    for name, _, stack in (entry for policy in policies for entry in policy.lists):
+    for name, _, label_stack in (entry for policy in policies for entry in policy.lists):
         lines.append(f"  segment-list {name}")
-        lines += [f"   index {10 * hop} mpls label {label}" for hop, label in enumerate(stack, 1)]
-        lines.append(f"  {end}")
+        lines += [
+            f"   index {10 * hop} mpls label {label}" for hop, label in enumerate(label_stack, 1)
+        ]
+        lines.append(f"  {end_line}")
     return lines
 
 
@@ -318,19 +326,19 @@ def _iosxr_lines(policies: list[_HeadendPolicy]) -> list[str]:
 
 def _junos_lines(policies: list[_HeadendPolicy]) -> list[str]:
     """Return the configuration lines of a headend in the syntax of Junos."""
-    root = "set protocols source-packet-routing"
+    statement = "set protocols source-packet-routing"
     lines = []
     for policy in policies:
-        for name, _, stack in policy.lists:
+        for name, _, label_stack in policy.lists:
             lines += [
-                f"{root} segment-list {name} hop-{hop} label {label}"
-                for hop, label in enumerate(stack, 1)
+                f"{statement} segment-list {name} hop-{hop} label {label}"
+                for hop, label in enumerate(label_stack, 1)
             ]
         lines += [
-            f"{root} source-routing-path {policy.name} to {policy.endpoint}",
-            f"{root} source-routing-path {policy.name} color {COLOUR}",
+            f"{statement} source-routing-path {policy.name} to {policy.endpoint}",
+            f"{statement} source-routing-path {policy.name} color {COLOUR}",
             *(
-                f"{root} source-routing-path {policy.name} primary {name} weight {weight}"
+                f"{statement} source-routing-path {policy.name} primary {name} weight {weight}"
                 for name, weight, _ in policy.lists
             ),
         ]
@@ -392,14 +400,16 @@ def check_routers(
     }
     if is_configuration:
         required["loopback"] = operator.attrgetter("loopback")
-    for field, value in required.items():
+    for field, read_field in required.items():
         missing = [
             name
             for name in topology.node_names
-            if name not in routers or value(routers[name]) in (None, "")
+            if name not in routers or read_field(routers[name]) in (None, "")
         ]
         if missing:
-            raise InputError.invalid(routers.where, field, f"no value for {listed(missing)}")
+            raise InputError.invalid(
+                routers.where, field, f"no value for {listed(missing)}; add it to the table"
+            )
 
 
 def configuration(
@@ -420,14 +430,14 @@ def configuration(
     names = topology.node_names
     safe_names = _router_safe_names(topology.node_names)
     # Transit policies need IOS-XR.
-    unsupported = sorted(
+    non_iosxr_headends = sorted(
         {names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"}
     )
-    if policies.is_transit and unsupported:
+    if policies.is_transit and non_iosxr_headends:
         raise InputError.invalid(
             "--out",
             "",
-            f"only IOS-XR supports transit policies, not the routers {listed(unsupported)}",
+            f"only IOS-XR supports transit policies, not the routers {listed(non_iosxr_headends)}",
             "write a .json file",
         )
     # FRR cannot split a demand.
@@ -447,17 +457,17 @@ def configuration(
             "compute one list for each demand (teal segments --one-list), or write a .json file",
         )
     # Configuration of each headend.
-    texts = {}
+    text_by_headend = {}
     for headend in sorted({source for source, _ in policies.lists}):
         headend_pairs = sorted(pair for pair in policies.lists if pair[0] == headend)
         headend_policies = [
             _HeadendPolicy(topology, pair, policies, routers, safe_names[pair[1]])
             for pair in headend_pairs
         ]
-        texts[names[headend]] = (
+        text_by_headend[names[headend]] = (
             "\n".join(_WRITERS[vendor_of(routers[names[headend]])](headend_policies)) + "\n"
         )
-    return texts
+    return text_by_headend
 
 
 def write_sr_policies(

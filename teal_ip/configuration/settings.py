@@ -13,7 +13,7 @@ from teal.network.path_options import PathWeight
 from teal.option import OVERWRITE, TOPOLOGY
 
 # Options of which exactly one is given: the input.
-_SOURCES = ("allocation", "policies", "metrics", "flex_algo")
+_INPUT_OPTIONS = ("allocation", "policies", "metrics", "flex_algo")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,11 +64,11 @@ class ExportConfig(TopologyFileConfig):
         for field in ("msd", "max_lists"):
             require(self, field, "a positive integer", getattr(self, field) >= 1)
         # Exactly one input.
-        sources = [name for name in _SOURCES if getattr(self, name)]
-        if len(sources) != 1:
-            options = " or ".join(f"--{name.replace('_', '-')}" for name in _SOURCES)
-            source_options = ", ".join(f"--{name.replace('_', '-')}" for name in sources)
-            problem = f"several inputs: {source_options}" if sources else "no input"
+        given_inputs = [name for name in _INPUT_OPTIONS if getattr(self, name)]
+        if len(given_inputs) != 1:
+            options = " or ".join(f"--{name.replace('_', '-')}" for name in _INPUT_OPTIONS)
+            source_options = ", ".join(f"--{name.replace('_', '-')}" for name in given_inputs)
+            problem = f"several inputs: {source_options}" if given_inputs else "no input"
             raise InputError.invalid("export", "", problem, f"give exactly one of {options}")
         # Algorithms need both tables; other input than metrics and algorithms has no interfaces.
         for field in ("interfaces", "routers"):

@@ -118,12 +118,12 @@ class Checker:
         self._topology = topology
         self._pairs = pairs
         self._measurements = measurements
-        self._relative = relative
+        self._counter_error = relative
         self.window = window
         self.offset = math.inf
         self.slope = 0.0
         # (D,) mean of the trusted matrices, Gbit/s; None before calibration.
-        self._mean: FloatArray | None = None
+        self._mean_demands: FloatArray | None = None
         # Statistic, and share of links whose counters disagree, of each interval in the window.
         self._window_statistics: deque[tuple[float, float]] = deque(maxlen=window)
 
@@ -152,19 +152,20 @@ class Checker:
         matrices = matrices[matrices.sum(1) > 0]
         if not len(matrices):
             raise InputError.invalid("check", "history", "no trusted matrix has traffic")
-        self._mean = matrices.mean(0)
+        self._mean_demands = matrices.mean(0)
         # Simulate intervals: d and T of a matrix with errors of 2%, against counters of the true
         # matrix of which 0 to 30% are corrupted.
         rng = np.random.default_rng(seed)
         statistic_pairs = []
         for index in range(snapshots):
+            # A random true matrix, and a random one at which counters may be stuck.
             truth = matrices[rng.integers(len(matrices))]
             stuck_matrix = matrices[rng.integers(len(matrices))]
-            share = _CORRUPTED_SHARES[index % len(_CORRUPTED_SHARES)]
-            counters = self.corrupted_counters(truth, stuck_matrix, share, rng)
+            corrupted_share = _CORRUPTED_SHARES[index % len(_CORRUPTED_SHARES)]
+            counters = self.corrupted_counters(truth, stuck_matrix, corrupted_share, rng)
             matrix = truth * np.maximum(0.0, 1 + _DEMAND_ERROR * rng.normal(size=len(truth)))
-            statistic, disagreeing, _, _ = self._statistic(counters, matrix)
-            statistic_pairs.append((disagreeing, statistic))
+            statistic, disagreeing_share, _, _ = self._statistic(counters, matrix)
+            statistic_pairs.append((disagreeing_share, statistic))
         # Slope b of the regression line, and excess T - b d of each simulated interval over it.
         disagreements, statistics = np.array(statistic_pairs).T
         self.slope = (
@@ -201,14 +202,14 @@ class Checker:
         num_links = self._topology.num_links
         num_nodes = self._topology.num_nodes
         # Exact and stuck counters: sent, received, ingress, egress.
-        values = self._measurements @ truth
+        true_rates = self._measurements @ truth
         stuck_rates = self._measurements @ stuck_matrix
         clean_values, stuck_values = (
-            np.concatenate([rates[:num_links], rates]) for rates in (values, stuck_rates)
+            np.concatenate([rates[:num_links], rates]) for rates in (true_rates, stuck_rates)
         )
         # Noise of all counters.  A wrong counter is zero, stuck at another interval, scaled by 0.25
         # to 0.75 or 1.3 to 3, or random, each with the same probability.
-        noisy_values = clean_values * (1 + self._relative * rng.normal(size=len(clean_values)))
+        noisy_values = clean_values * (1 + self._counter_error * rng.normal(size=len(clean_values)))
         fault_kind = rng.integers(0, 4, len(clean_values))
         scale_factor = np.where(
             rng.random(len(clean_values)) < 0.5,
@@ -239,20 +240,24 @@ class Checker:
             (E + 2 N,), relative deviations of the matrix's loads from the repaired values, in units
             of 2%; and the repaired counters.
         """
-        # Deviations z of the matrix from the repaired counters, in units of 2%.
-        predicted = self._measurements @ matrix
-        repaired = repair(self._topology, readings, predicted, self._relative)
+        # Deviations z of the matrix from the repaired counters, in units of 2%; a small value
+        # counts as 0.1% of the mean value.
+        matrix_loads = self._measurements @ matrix
+        repaired = repair(self._topology, readings, matrix_loads, self._counter_error)
         repaired_values = repaired.values
-        scale = np.maximum(
+        floored_values = np.maximum(
             repaired_values, _MIN_VALUE_SHARE * max(float(repaired_values.mean()), 1e-300)
         )
-        z = (predicted - repaired_values) / (_DEVIATION_UNIT * scale)
+        z = (matrix_loads - repaired_values) / (_DEVIATION_UNIT * floored_values)
         # Links whose two counters differ by more than 6% of the larger one.
         sent_rates = readings.sent
-        received = readings.received
-        is_measured = np.isfinite(sent_rates) & np.isfinite(received)
-        larger = np.maximum(np.maximum(sent_rates, received), 1e-300)
-        disagrees = np.abs(sent_rates - received)[is_measured] > _DISAGREEMENT * larger[is_measured]
+        received_rates = readings.received
+        is_measured = np.isfinite(sent_rates) & np.isfinite(received_rates)
+        larger_rate = np.maximum(np.maximum(sent_rates, received_rates), 1e-300)
+        disagrees = (
+            np.abs(sent_rates - received_rates)[is_measured]
+            > _DISAGREEMENT * larger_rate[is_measured]
+        )
         return (
             float(np.minimum(z * z, _MAX_Z2).mean()),
             float(disagrees.mean()) if is_measured.any() else 0.0,
@@ -267,18 +272,19 @@ class Checker:
             readings: the counters.
             matrix: (D,) traffic matrix to check, Gbit/s.
         """
-        statistic, disagreeing, z, repaired = self._statistic(readings, matrix)
-        self._window_statistics.append((statistic, disagreeing))
-        mean, mean_disagreeing = np.mean(self._window_statistics, axis=0).tolist()
+        statistic, disagreeing_share, z, repaired = self._statistic(readings, matrix)
+        self._window_statistics.append((statistic, disagreeing_share))
+        # Means over the window, and alarm limit a + b d.
+        mean_statistic, mean_disagreeing = np.mean(self._window_statistics, axis=0).tolist()
         limit = self.offset + self.slope * mean_disagreeing
-        alarm = mean > limit
+        alarm = mean_statistic > limit
         return Check(
             repaired,
             statistic,
-            mean,
+            mean_statistic,
             limit,
             alarm,
-            disagreeing,
+            disagreeing_share,
             tuple(self._suspects(z, readings, repaired, matrix, alarm)),
             self._unit_hint(readings.values, matrix),
         )
@@ -290,15 +296,17 @@ class Checker:
             counters: (E + 2 N,) counters before repair, Gbit/s: repaired ones depend on the matrix.
             matrix: (D,) Gbit/s.
         """
+        # Median ratio of load to counter; 1 without counted traffic.
         is_counted = np.nan_to_num(counters) > 0
         ratio = (
             float(np.median((self._measurements @ matrix)[is_counted] / counters[is_counted]))
             if is_counted.any()
             else 1.0
         )
-        for factor, name in _UNIT_RATIOS.items():
+        # A typical ratio within 10% of it tells the mistaken unit.
+        for factor, mistaken_unit in _UNIT_RATIOS.items():
             if abs(ratio / factor - 1) < _RATIO_TOLERANCE:
-                return f"the matrix is {factor:g} times the counters: {name}?"
+                return f"the matrix is {factor:g} times the counters: {mistaken_unit}?"
         return ""
 
     def _suspects(
@@ -315,21 +323,23 @@ class Checker:
             matrix: (D,) traffic matrix, Gbit/s.
             alarm: whether the alarm is raised.
         """
-        # Links that should carry traffic, but neither counter shows any.
-        names = []
+        # Links with an expected load above 10 times the floor, but no counter above the floor.
+        # Links without any counter are not among them.
+        suspect_names = []
         topology = self._topology
         link_names = self._topology.link_names()
-        expected = (self._measurements @ matrix)[: topology.num_links]
-        min_value = _MIN_VALUE_SHARE * max(float(expected.mean()), 1e-300)
+        expected_loads = (self._measurements @ matrix)[: topology.num_links]
+        min_value = _MIN_VALUE_SHARE * max(float(expected_loads.mean()), 1e-300)
         is_silent = (
             np.nan_to_num(np.fmax(readings.sent, readings.received), nan=np.inf) <= min_value
-        ) & (expected > 10 * min_value)
+        ) & (expected_loads > 10 * min_value)
         silent_links = np.flatnonzero(is_silent & (topology.capacity > 0)).tolist()
-        names += [f"link {link_names[e]}: carries nothing" for e in silent_links]
+        suspect_names += [f"link {link_names[e]}: carries nothing" for e in silent_links]
         # Routers, then the other blamed counters.
         if alarm:
-            names += self._suspect_routers(z, repaired)
-        return names + [
+            suspect_names += self._suspect_routers(z, repaired)
+        # Counters of a silent link are named by the link already.
+        return suspect_names + [
             name
             for name in repaired.blamed_names(topology)
             if not any(name.endswith(link_names[e]) for e in silent_links)
@@ -347,25 +357,27 @@ class Checker:
                 2%.
             repaired: repaired counters.
         """
-        if self._mean is None:
+        if self._mean_demands is None:
             return []
-        scale = _DEVIATION_UNIT * np.maximum(
+        # Unit of the deviations, 2% of the repaired values; deviations clipped at 3.
+        deviation_unit = _DEVIATION_UNIT * np.maximum(
             repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300)
         )
-        clipped = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
+        clipped_z = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
         # Demands from each source, then to each target.
         scored_names = []
-        for column, label in ((0, "from"), (1, "to")):
+        for pair_end, label in ((0, "from"), (1, "to")):
             for node in range(self._topology.num_nodes):
-                router_demand = np.where(self._pairs[:, column] == node, self._mean, 0.0)
+                # Load g of the mean demands of this router, and its score |g'z| / |g|.
+                router_demand = np.where(self._pairs[:, pair_end] == node, self._mean_demands, 0.0)
                 router_load = np.minimum(
-                    (self._measurements @ router_demand) / scale, math.sqrt(_MAX_Z2)
+                    (self._measurements @ router_demand) / deviation_unit, math.sqrt(_MAX_Z2)
                 )
-                norm = float(np.linalg.norm(router_load))
-                if norm > 0:
+                load_norm = float(np.linalg.norm(router_load))
+                if load_norm > 0:
                     scored_names.append(
                         (
-                            abs(float(router_load @ clipped)) / norm,
+                            abs(float(router_load @ clipped_z)) / load_norm,
                             f"demands {label} {self._topology.node_names[node]}",
                         )
                     )

@@ -47,7 +47,7 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     # Table: means over the intervals, (D,) Gbit/s.
     topology = run.topology
     traffic = run.traffic
-    mean = traffic.mean()
+    mean_demand = traffic.mean()
     lower = run.lower.mean(0)
     upper = run.upper.mean(0)
     truth = None if run.truth is None or np.isnan(run.truth).all() else np.nanmean(run.truth, 0)
@@ -55,7 +55,7 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     width = upper - lower
     columns = (
         Column("demand", lambda d: " -> ".join(names[node] for node in traffic.pairs[d])),
-        Column("mean, Gbit/s", lambda d: float(mean[d]), digits(4), most_is_best=True),
+        Column("mean, Gbit/s", lambda d: float(mean_demand[d]), digits(4), most_is_best=True),
         Column(
             "prediction interval (mean of its ends), Gbit/s",
             lambda d: f"{lower[d]:.4g} to {upper[d]:.4g}" if np.isfinite(width[d]) else "",
@@ -73,7 +73,7 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
         title=topology.name,
         facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
         traffic="counters",
-        table=Table("", columns, np.argsort(-mean)[:_MAX_PAGE_DEMANDS].tolist()),
+        table=Table("", columns, np.argsort(-mean_demand)[:_MAX_PAGE_DEMANDS].tolist()),
         map=utilisation_map(drawing_of(topology), map_values),
     )
     write_page(
@@ -215,10 +215,10 @@ def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
 def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
     """Run ``teal estimate``; return its summary, the table of wrong counters, and the JSON data."""
     run = run_estimate(config, notify)
-    checked = run.checked
+    check_run = run.checked
     return Outcome(
         text=run.describe(),
-        tables=[named_table(checked)] if checked is not None and checked.named else [],
+        tables=[named_table(check_run)] if check_run is not None and check_run.named else [],
         written=""
         if config.out is None
         else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
@@ -231,9 +231,9 @@ def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
     alarms.
     """
     run = run_check(config, notify)
-    alarms = len(run.alarms)
+    num_alarms = len(run.alarms)
     return Outcome(
         tables=[check_table(run.intervals), *([named_table(run)] if run.named else [])],
-        data=json_value({"alarms": alarms, "intervals": run.intervals, "counters": run.named}),
-        exit_code=EXIT_ALARM if alarms else EXIT_OK,
+        data=json_value({"alarms": num_alarms, "intervals": run.intervals, "counters": run.named}),
+        exit_code=EXIT_ALARM if num_alarms else EXIT_OK,
     )

@@ -282,7 +282,7 @@ def measured_on(
         notify(note)
     network, dag = load_igp(options, network, notify)
     # Counters; their timestamps are the ends of intervals, and may be shifted to the starts.
-    loaded = (
+    loaded_counters = (
         counters
         if isinstance(counters, Counters)
         else load_counters(
@@ -294,14 +294,15 @@ def measured_on(
             ignore=options.ignore_interfaces,
         )
     )
-    loaded.check(network)
-    for note in loaded.notes:
+    loaded_counters.check(network)
+    for note in loaded_counters.notes:
         notify(note)
     if options.labels == "start":
-        loaded = dataclasses.replace(
-            loaded, timestamps=loaded.timestamps - _interval_length(loaded)
+        loaded_counters = dataclasses.replace(
+            loaded_counters,
+            timestamps=loaded_counters.timestamps - _interval_length(loaded_counters),
         )
-    return Measured(network, dag, loaded)
+    return Measured(network, dag, loaded_counters)
 
 
 def _interval_length(counters: Counters) -> np.timedelta64:
@@ -352,8 +353,8 @@ def _label_hint(
                 )
     # Median errors; 0 if no interval could be compared.
     current_error, other_error = (
-        float(np.median(np.concatenate(label_lists))) if label_lists else 0.0
-        for label_lists in errors
+        float(np.median(np.concatenate(error_arrays))) if error_arrays else 0.0
+        for error_arrays in errors
     )
     if not other_error < _MAX_ERROR_RATIO * current_error:
         return ""
@@ -389,7 +390,9 @@ def estimate(
         load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
     )
     pairs = all_pairs(topology) if history is None else history.pairs
-    flows = _load_measured_demands(config, topology, counters, notify) if config.flows else None
+    flow_matrices = (
+        _load_measured_demands(config, topology, counters, notify) if config.flows else None
+    )
     truth = load_traffic(config.truth, topology, unit=config.traffic_unit) if config.truth else None
     past_matrices = None if history is None else history.read(slice(None))
     # Calibrate the estimator on the history.
@@ -403,21 +406,21 @@ def estimate(
         counter_values = values[t]
         num_blamed = 0
         if not config.no_repair:
-            counter_values, repaired = repaired_values(
+            counter_values, repair_result = repaired_values(
                 estimator, topology, counters.at(t), config.counter_error
             )
-            num_blamed = repaired.num_blamed
+            num_blamed = repair_result.num_blamed
         # Estimate the matrix.
         interval_estimate = None
-        # The expected error is computed once, for the first matrix without past traffic.
         if np.nansum(counter_values) > 0:
-            flow_rates = _matrix_of_time(flows, counters.timestamps[t], pairs)
+            measured_demands = _matrix_of_time(flow_matrices, counters.timestamps[t], pairs)
+            # The expected error is computed once, for the first matrix without past traffic.
             if past_matrices is None and not estimator.knows_traffic:
                 recorder.expected_nmae = expected_error(
                     measurements, topology.num_links, pairs, counter_values, config.counter_error
                 )
             interval_estimate = estimator.estimate(
-                counter_values, flows=flow_rates, robust=not config.no_repair
+                counter_values, flows=measured_demands, robust=not config.no_repair
             )
             recorder.set_matrix(t, interval_estimate)
         # Compare with the truth.
@@ -439,8 +442,8 @@ def estimate(
     # Without traffic the alarm cannot be calibrated.
     if not calibration_matrices.mean().sum() > 0:
         return run
-    checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
-    return dataclasses.replace(run, checked=checked)
+    check_run = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
+    return dataclasses.replace(run, checked=check_run)
 
 
 def _calibrated_estimator(
@@ -529,7 +532,7 @@ class _EstimateRecorder:
         # of the residuals at the links.
         self._matrices, self._lower, self._upper = (np.zeros(shape) for _ in range(3))
         self._truth = np.full(shape, np.nan) if has_truth else None
-        self._residual = np.zeros(topology.num_links)
+        self._residual_sum = np.zeros(topology.num_links)
 
     def set_matrix(self, t: int, estimate: Estimate) -> None:
         """Store the estimate of interval t: matrix, prediction intervals, and residuals at the
@@ -538,7 +541,7 @@ class _EstimateRecorder:
         self._matrices[t] = estimate.matrix
         self._lower[t] = estimate.lower
         self._upper[t] = estimate.upper
-        self._residual += np.nan_to_num(estimate.residual[: self._topology.num_links])
+        self._residual_sum += np.nan_to_num(estimate.residual[: self._topology.num_links])
 
     def compare(self, t: int, true_matrix: FloatArray, *, has_intervals: bool) -> _Comparison:
         """Store the true matrix of interval t, and return the errors of the estimate.
@@ -554,6 +557,7 @@ class _EstimateRecorder:
         assert self._truth is not None
         if not np.isfinite(true_matrix).any():
             return _NO_COMPARISON
+        # NMAE of the estimate.
         true_matrix = np.nan_to_num(true_matrix)
         self._truth[t] = true_matrix
         error = float(
@@ -561,6 +565,7 @@ class _EstimateRecorder:
         )
         if not has_intervals:
             return _Comparison(error, math.nan, math.nan)
+        # Coverage of the prediction intervals, by demands and by traffic.
         is_covered = (true_matrix >= self._lower[t]) & (true_matrix <= self._upper[t])
         covered_volume = true_matrix[is_covered].sum() / max(true_matrix.sum(), 1e-300)
         return _Comparison(error, float(is_covered.mean()), float(covered_volume))
@@ -593,22 +598,23 @@ class _EstimateRecorder:
 
     def run(self) -> EstimateRun:
         """Return the results of the intervals so far."""
-        finished = slice(len(self.rows))
+        # The arrays have rows for all intervals; return those with a record.
+        finished_rows = slice(len(self.rows))
         traffic = TrafficMatrices(
             "estimate",
             self._pairs,
-            self._counters.timestamps[finished],
-            ArrayRates(self._matrices[finished]),
+            self._counters.timestamps[finished_rows],
+            ArrayRates(self._matrices[finished_rows]),
             round(self._counters.interval_s),
         )
         return EstimateRun(
             self._topology,
             traffic,
-            self._lower[finished],
-            self._upper[finished],
+            self._lower[finished_rows],
+            self._upper[finished_rows],
             self.rows,
-            self._residual / max(1, len(self.rows)),
-            None if self._truth is None else self._truth[finished],
+            self._residual_sum / max(1, len(self.rows)),
+            None if self._truth is None else self._truth[finished_rows],
             self._labels,
             self.expected_nmae,
         )
@@ -646,10 +652,14 @@ def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Itera
             except Interrupted:
                 save()
                 raise
-            if (begin := time.monotonic()) >= next_save:
+            # Save if it is due; the next save follows after ten seconds, or after 20 times the
+            # duration of this one.
+            if (save_start := time.monotonic()) >= next_save:
                 save()
-                end = time.monotonic()
-                next_save = end + max(_MIN_SAVE_INTERVAL_S, (end - begin) / _MAX_SAVE_SHARE)
+                save_end = time.monotonic()
+                next_save = save_end + max(
+                    _MIN_SAVE_INTERVAL_S, (save_end - save_start) / _MAX_SAVE_SHARE
+                )
 
 
 def _load_measured_demands(
@@ -666,11 +676,13 @@ def _load_measured_demands(
     Raises:
         InputError: an invalid file, or no time in common with the counters.
     """
+    # Without prefixes, the file has traffic matrices.
     if config.prefixes is None:
         return _require_common_times(
             load_traffic(config.flows, topology, unit=config.traffic_unit), counters
         )
-    records = load_flows(
+    # With prefixes, it has flow records: aggregate them to the intervals of the counters.
+    measured_flows = load_flows(
         Path(config.flows),
         topology,
         Prefixes.load(config.prefixes, topology),
@@ -678,10 +690,10 @@ def _load_measured_demands(
         sampling=config.sampling,
         exporters=config.exporters,
     )
-    for note in records.notes:
+    for note in measured_flows.notes:
         notify(f"{config.flows}: {note}")
     # Flow records are labelled by the ends of intervals.
-    flows = records.traffic
+    flows = measured_flows.traffic
     if config.labels == "start":
         flows = dataclasses.replace(flows, timestamps=flows.timestamps - _interval_length(counters))
     return _require_common_times(flows, counters)
@@ -738,8 +750,8 @@ def check_matrices(
     measured: Measured,
     traffic: TrafficMatrices,
     history: TrafficMatrices | None,
-    alarm: CheckOptions,
-    config: CounterOptions,
+    alarm_settings: CheckOptions,
+    counter_settings: CounterOptions,
     notify: Callable[[str], None],
 ) -> CheckRun:
     """Check the counters against matrices, in every interval with a matrix.
@@ -750,24 +762,29 @@ def check_matrices(
         measured: network and counters.
         traffic: the matrices.
         history: trusted matrices that calibrate the alarm; None to calibrate on ``traffic``.
-        alarm: settings of the alarm: window and seed.
-        config: settings of the counters.
+        alarm_settings: settings of the alarm: window and seed.
+        counter_settings: settings of the counters.
         notify: called with notes and progress.
     """
     # Calibrate the alarm.
     topology, dag, counters = measured
     trusted_matrices = traffic if history is None else history
     pairs = traffic.pairs
-    measurements = measurements_of(config.policies, dag, pairs)
+    measurements = measurements_of(counter_settings.policies, dag, pairs)
     checker = Checker(
-        topology, pairs, measurements, relative=config.counter_error, window=alarm.window
+        topology,
+        pairs,
+        measurements,
+        relative=counter_settings.counter_error,
+        window=alarm_settings.window,
     )
     notify(f"calibrating the alarm on {trusted_matrices.num_matrices:,} matrices")
-    checker.calibrate(_all_matrices_over(trusted_matrices, pairs), seed=alarm.seed)
+    checker.calibrate(_all_matrices_over(trusted_matrices, pairs), seed=alarm_settings.seed)
     # Check all intervals.
     records = list[CheckedInterval]()
     blamed_counters = NamedCounters(topology)
     for t in progress_bar(range(counters.num_intervals), desc="checking", unit="interval"):
+        # Skip intervals without a matrix, or with unknown demands.
         matrix = (
             traffic.read([0])[0]
             if traffic.num_matrices == 1
@@ -775,12 +792,12 @@ def check_matrices(
         )
         if matrix is None or not np.isfinite(matrix).all():
             continue
-        result = checker.check(counters.at(t), matrix)
-        blamed_counters.add(counters.at(t), result.repaired)
-        records.append(_checked_interval(str(counters.timestamps[t]), result))
+        interval_check = checker.check(counters.at(t), matrix)
+        blamed_counters.add(counters.at(t), interval_check.repaired)
+        records.append(_checked_interval(str(counters.timestamps[t]), interval_check))
     # If wrong interval labels may be the cause of alarms, say so, also among the suspects.
     if any(row.alarm for row in records) and (
-        hint := _label_hint(config, counters, traffic, measurements)
+        hint := _label_hint(counter_settings, counters, traffic, measurements)
     ):
         notify(hint)
         records = [
@@ -790,10 +807,12 @@ def check_matrices(
             for row in records
         ]
     # Name the interfaces whose counters contradict the others.
-    interfaces = (
-        ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
+    interface_names = (
+        ({}, {})
+        if counter_settings.interfaces is None
+        else interfaces_of(counter_settings.interfaces, topology)
     )
-    return CheckRun(records, blamed_counters.rows(*interfaces))
+    return CheckRun(records, blamed_counters.rows(*interface_names))
 
 
 def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:
@@ -826,6 +845,7 @@ def _matrix_of_time(
     """
     if traffic is None:
         return None
+    # Find the row of the timestamp; timestamps increase.
     row = int(np.searchsorted(traffic.timestamps, time))
     if row >= traffic.num_matrices or traffic.timestamps[row] != time:
         return None
@@ -854,9 +874,10 @@ def _rates_over(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) ->
     """
     if np.array_equal(traffic.pairs, pairs):
         return rates
+    # Column of each pair in the traffic; -1 for none.
     index_by_pair = {(int(s), int(t)): d for d, (s, t) in enumerate(traffic.pairs)}
-    index = np.array([index_by_pair.get((int(s), int(t)), -1) for s, t in pairs])
-    return np.where(index >= 0, rates[:, index], np.nan)
+    pair_columns = np.array([index_by_pair.get((int(s), int(t)), -1) for s, t in pairs])
+    return np.where(pair_columns >= 0, rates[:, pair_columns], np.nan)
 
 
 def save_intervals(path: Path, run: EstimateRun) -> None:

@@ -79,11 +79,15 @@ def gravity(ingress: FloatArray, egress: FloatArray, pairs: IntArray) -> FloatAr
         egress: (N,) Gbit/s; NaN is replaced by the mean of the other nodes.
         pairs: (D, 2) source and target of each demand.
     """
-    factors = []
-    for side in (ingress, egress):
-        is_known = np.isfinite(side)
-        factors.append(np.where(is_known, side, side[is_known].mean() if is_known.any() else 1.0))
-    product = factors[0][pairs[:, 0]] * factors[1][pairs[:, 1]]
+    # Rate of each node; the mean of the known ones if it is missing, 1 if none is known.
+    filled_rates = []
+    for node_rates in (ingress, egress):
+        is_known = np.isfinite(node_rates)
+        filled_rates.append(
+            np.where(is_known, node_rates, node_rates[is_known].mean() if is_known.any() else 1.0)
+        )
+    # Product of source and target for each pair; equal shares if no pair has traffic.
+    product = filled_rates[0][pairs[:, 0]] * filled_rates[1][pairs[:, 1]]
     total = float(product.sum())
     return np.asarray(product / total) if total > 0 else np.full(len(pairs), 1 / max(1, len(pairs)))
 
@@ -99,10 +103,11 @@ def scaled_to(counters: FloatArray, measurements: sp.csr_array, shares: FloatArr
     Returns:
         (D,) Gbit/s: shares * sum(counters) / sum(F shares), over the measured counters.
     """
+    # Sums of the measured counters, and of those that the shares imply.
     is_known = np.isfinite(counters)
-    expected = float((measurements @ shares)[is_known].sum())
+    expected_sum = float((measurements @ shares)[is_known].sum())
     return np.asarray(
-        shares * (float(counters[is_known].sum()) / expected if expected > 0 else 0.0)
+        shares * (float(counters[is_known].sum()) / expected_sum if expected_sum > 0 else 0.0)
     )
 
 
@@ -125,15 +130,16 @@ class History:
         Raises:
             InputError: no matrix with traffic.
         """
+        # Rows of the matrices with traffic; the newest ones that fit in memory.
         totals = matrices.sum(1)
-        nonzero = np.flatnonzero(totals > 0)[
+        kept_rows = np.flatnonzero(totals > 0)[
             -max(1, _MAX_HISTORY_ENTRIES // max(1, matrices.shape[1])) :
         ]
-        if not len(nonzero):
+        if not len(kept_rows):
             raise InputError.invalid(
                 "estimate", "history", "no past matrix has traffic", "use matrices with traffic"
             )
-        return cls(matrices[nonzero] / totals[nonzero, None])
+        return cls(matrices[kept_rows] / totals[kept_rows, None])
 
     @property
     def num_matrices(self) -> int:
@@ -161,6 +167,7 @@ class History:
         total = float(matrix.sum())
         if total <= 0:
             return self
+        # Drop the oldest matrices, so that the new one fits.
         return History(
             np.concatenate(
                 [
@@ -176,38 +183,44 @@ class HistoryPrior:
 
     With the mean mu and the covariance C of the past shares of D demands, and R counters:
 
-    - ``_counters`` (T, R): counters F h_t of the past shares h_t;
-    - ``_mean`` (D,): mu, of winsorised shares;
+    - ``_past_counters`` (T, R): counters F h_t of the past shares h_t;
+    - ``_mean_shares`` (D,): mu, of winsorised shares;
     - ``_counter_mean`` (R,): F mu;
-    - ``_gain`` (R, D): F C, without the D x D matrix C;
-    - ``_covariance`` (R, R): F C F'.
+    - ``_cross_covariance`` (R, D): F C, without the D x D matrix C;
+    - ``_counter_covariance`` (R, R): F C F'.
 
     Args:
         history: T past matrices.
         measurements: (R, D) measurement matrix F.
-        relative: relative standard deviation of a counter.
+        counter_error: relative standard deviation of a counter.
     """
 
-    def __init__(self, history: History, measurements: sp.csr_array, relative: float) -> None:
+    def __init__(self, history: History, measurements: sp.csr_array, counter_error: float) -> None:
         self._history = history
         self._measurements = measurements
-        self._counter_error = relative
-        self._counters = np.asarray((measurements @ history.shares.T).T)
-        shares = history.winsorised
-        self._mean = shares.mean(0)
-        centred = shares - self._mean
-        degrees_of_freedom = max(1, len(shares) - 1)
+        self._counter_error = counter_error
+        # (T, R) counters F h_t of the past shares.
+        self._past_counters = np.asarray((measurements @ history.shares.T).T)
+        # Mean mu (D,) of the winsorised shares, and deviations from it (T, D).
+        winsorised_shares = history.winsorised
+        self._mean_shares = winsorised_shares.mean(0)
+        centred_shares = winsorised_shares - self._mean_shares
+        degrees_of_freedom = max(1, len(winsorised_shares) - 1)
         # (T, R) F (h_t - mu).
-        centred_counters = centred @ measurements.T
-        trace = float((centred * centred).sum()) / degrees_of_freedom
-        diagonal_scale = trace / max(float(self._mean.sum()), 1e-300)
+        centred_counters = centred_shares @ measurements.T
+        # trace(cov), and the scale of the diagonal part of C, trace(cov) / sum mu.
+        covariance_trace = float((centred_shares * centred_shares).sum()) / degrees_of_freedom
+        diagonal_scale = covariance_trace / max(float(self._mean_shares.sum()), 1e-300)
         # C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu), multiplied by F from the left.
-        self._gain: FloatArray = (
-            (1 - _SHRINKAGE) * (centred_counters.T @ centred) / degrees_of_freedom
+        self._cross_covariance: FloatArray = (
+            (1 - _SHRINKAGE) * (centred_counters.T @ centred_shares) / degrees_of_freedom
         )
-        self._gain += _SHRINKAGE * diagonal_scale * (measurements * self._mean).toarray()
-        self._counter_mean = measurements @ self._mean
-        self._covariance = np.asarray(self._measurements @ self._gain.T)
+        self._cross_covariance += (
+            _SHRINKAGE * diagonal_scale * (measurements * self._mean_shares).toarray()
+        )
+        # F mu and F C F'.
+        self._counter_mean = measurements @ self._mean_shares
+        self._counter_covariance = np.asarray(self._measurements @ self._cross_covariance.T)
 
     def prior(self, counters: FloatArray) -> FloatArray:
         """Return the prior share of the traffic of each demand (D,), at least 0.
@@ -223,30 +236,36 @@ class HistoryPrior:
         total = float(counters[is_known].sum()) / max(
             float(self._counter_mean[is_known].sum()), 1e-300
         )
-        shares = counters / max(total, 1e-300)
-        return (self.analogues(shares, is_known) + self.gaussian(shares, is_known)) / 2
+        scaled_counters = counters / max(total, 1e-300)
+        return (
+            self.analogues(scaled_counters, is_known) + self.gaussian(scaled_counters, is_known)
+        ) / 2
 
-    def analogues(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
+    def analogues(self, scaled_counters: FloatArray, is_known: BoolArray) -> FloatArray:
         """Return the nearest-neighbour estimate of the shares (D,).
 
         It is the mean of the 20 past intervals whose counters are nearest to the current ones.
         Counters are compared as shares of their sum, by Euclidean distance.
 
         Args:
-            shares: (R,) counters divided by the total traffic.
+            scaled_counters: (R,) counters divided by the total traffic.
             is_known: (R,) whether each counter was measured.
         """
-        past_counters = self._counters[:, is_known]
+        # Squared distance (T,) between past and current counters, as shares of their sums.
+        past_counters = self._past_counters[:, is_known]
         past_total = past_counters.sum(1, keepdims=True)
-        current_shares = shares[is_known] / max(float(shares[is_known].sum()), 1e-300)
+        current_shares = scaled_counters[is_known] / max(
+            float(scaled_counters[is_known].sum()), 1e-300
+        )
         squared_distance = (
             (past_counters / np.where(past_total > 0, past_total, 1) - current_shares) ** 2
         ).sum(1)
+        # Mean of the past shares in the nearest intervals.
         num_neighbours = min(_NUM_NEIGHBOURS, len(squared_distance))
-        nearest = np.argpartition(squared_distance, num_neighbours - 1)[:num_neighbours]
-        return np.asarray(self._history.shares[nearest].mean(0))
+        nearest_rows = np.argpartition(squared_distance, num_neighbours - 1)[:num_neighbours]
+        return np.asarray(self._history.shares[nearest_rows].mean(0))
 
-    def gaussian(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
+    def gaussian(self, scaled_counters: FloatArray, is_known: BoolArray) -> FloatArray:
         """Return the linear minimum mean square error estimate of the shares (D,), at least 0.
 
         mu + C F' (F C F' + V)^-1 (y - F mu) over the measured counters y, with the mean mu and the
@@ -254,19 +273,25 @@ class HistoryPrior:
         counters' errors.
 
         Args:
-            shares: (R,) counters divided by the total traffic.
+            scaled_counters: (R,) counters divided by the total traffic.
             is_known: (R,) whether each counter was measured.
         """
-        # Variances of the counters: a small counter has the error of 0.1% of the largest one.
-        known_shares = shares[is_known]
-        noise = (
+        # Variances V of the counters' errors: a small counter has the error of 0.1% of the largest
+        # one.  The term 1e-18 keeps V positive if all counters are 0.
+        known_counters = scaled_counters[is_known]
+        error_variance = (
             self._counter_error
-            * np.maximum(np.abs(known_shares), 1e-3 * np.abs(known_shares).max(initial=0.0))
+            * np.maximum(np.abs(known_counters), 1e-3 * np.abs(known_counters).max(initial=0.0))
         ) ** 2 + 1e-18
-        innovation = self._covariance[np.ix_(is_known, is_known)] + np.diag(noise)
-        deviation = known_shares - self._counter_mean[is_known]
-        weights = solve_definite(innovation, deviation)
-        return np.maximum(self._mean + weights @ self._gain[is_known], _MIN_SHARE)
+        # F C F' + V and y - F mu of the measured counters, and the solution of this system.
+        innovation_covariance = self._counter_covariance[np.ix_(is_known, is_known)] + np.diag(
+            error_variance
+        )
+        mean_residual = known_counters - self._counter_mean[is_known]
+        weights = solve_definite(innovation_covariance, mean_residual)
+        return np.maximum(
+            self._mean_shares + weights @ self._cross_covariance[is_known], _MIN_SHARE
+        )
 
 
 # Weight of the last estimate in the exponential average of shares; 0.3 drifts under fixed routing
@@ -342,7 +367,7 @@ class _Fit(NamedTuple):
             measured demands.
         prior: (D,) Gbit/s.
         dispersion: phi, variance over mean of the prior's error, Gbit/s.
-        kind: source of the prior: history, tracked or gravity.
+        prior_source: source of the prior: history, tracked or gravity.
         steps: number of Newton steps of all projections.
         is_outlier: (R,) whether each counter was treated as an outlier.
     """
@@ -350,7 +375,7 @@ class _Fit(NamedTuple):
     projected: Projected
     prior: FloatArray
     dispersion: float
-    kind: str
+    prior_source: str
     steps: int
     is_outlier: BoolArray
 
@@ -377,6 +402,7 @@ class Estimator:
         level: float = 0.9,
         tracking: float | None = None,
     ) -> None:
+        # Check the settings.
         if not 0 < relative < 1:
             raise InputError(
                 "estimate", "relative error of a counter", "a number in (0, 1)", relative
@@ -389,7 +415,7 @@ class Estimator:
             )
         # Settings, past matrices with traffic, and priors; (D,) exponential average of shares.
         self._pairs = pairs
-        self._nodes = nodes
+        self._num_nodes = nodes
         self._counter_error = relative
         self._level = level
         self._history_matrices: FloatArray | None = (
@@ -442,6 +468,7 @@ class Estimator:
             measurements: (R, D) share of each demand at each of R = E + 2 N counters: links,
                 ingress, egress.
         """
+        # An unchanged routing keeps projection, averages and prior.
         if self._projection is not None and _is_same_matrix(
             self._projection.measurements, measurements
         ):
@@ -449,6 +476,7 @@ class Estimator:
         if measurements.shape[1] != len(self._pairs):
             expected = f"a matrix with {len(self._pairs)} columns, one for each demand"
             raise InputError("estimate", "measurements", expected, measurements.shape)
+        # Projection, average of residuals, and prior from the history under the new routing.
         self._projection = Projection(measurements)
         self._bias = _Bias(measurements)
         if self._history is not None:
@@ -486,20 +514,20 @@ class Estimator:
         matrix = fit.projected.matrix
         assert self._projection is not None
         residual = fit.projected.residual[: len(counters)]
-        total = float(fit.prior.sum())
+        prior_total = float(fit.prior.sum())
         # Exponential average of shares.
-        if self._average_shares is None and total > 0:
-            self._average_shares = fit.prior / total
+        if self._average_shares is None and prior_total > 0:
+            self._average_shares = fit.prior / prior_total
         if self._average_shares is not None and float(matrix.sum()) > 0:
             self._average_shares = (
                 1 - self._average_weight
             ) * self._average_shares + self._average_weight * matrix / matrix.sum()
         # Average of the prior's residuals at the counters, without outliers.
-        if total > 0:
+        if prior_total > 0:
             prior_residual = counters - self._projection.measurements @ fit.prior
-            self._bias.add(np.where(fit.is_outlier, np.nan, prior_residual) / total)
+            self._bias.add(np.where(fit.is_outlier, np.nan, prior_residual) / prior_total)
         # Prediction intervals, and unexplained share of the counters.
-        counted = float(np.nansum(counters))
+        counter_sum = float(np.nansum(counters))
         lower, upper = self._interval(matrix)
         return Estimate(
             matrix,
@@ -507,9 +535,9 @@ class Estimator:
             upper,
             residual,
             fit.dispersion,
-            fit.kind,
+            fit.prior_source,
             fit.steps,
-            float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0,
+            float(np.nansum(np.abs(residual))) / counter_sum if counter_sum > 0 else 0.0,
             int(fit.is_outlier.sum()),
         )
 
@@ -580,36 +608,40 @@ class Estimator:
             expected = f"an array of shape ({projection.measurements.shape[0]},)"
             raise InputError("estimate", "counters", expected, counters.shape)
         # Prior (D,), Gbit/s, and its dispersion: from the history, else the mean demand, else 1.
-        shares, kind = self._prior_shares(counters)
-        prior = scaled_to(counters, projection.measurements, shares)
-        total = float(prior.sum())
+        prior_shares, prior_source = self._prior_shares(counters)
+        prior = scaled_to(counters, projection.measurements, prior_shares)
+        prior_total = float(prior.sum())
         dispersion = (
-            _PRIOR_DISPERSION * self._relative_dispersion * total
-            or total / max(1, len(prior))
+            _PRIOR_DISPERSION * self._relative_dispersion * prior_total
+            or prior_total / max(1, len(prior))
             or 1.0
         )
         deviation = (
             projection.deviations(counters, self._counter_error) if deviation is None else deviation
         )
         # Project.  If ``robust``: increase the standard deviations of outliers, and project again.
-        projected, num_rows = self._project(
+        projected, num_counters = self._project(
             counters, deviation, prior, dispersion, flows, _MAX_NEWTON_STEPS
         )
         is_outlier = np.zeros(len(counters), dtype=bool)
         num_steps = projected.steps
         for _ in range(_ROBUST_ROUNDS if robust else 0):
-            residual = np.abs(np.nan_to_num(projected.residual[:num_rows]))
-            is_outlier = residual > _OUTLIER_DEVIATIONS * deviation
+            residual_size = np.abs(np.nan_to_num(projected.residual[:num_counters]))
+            is_outlier = residual_size > _OUTLIER_DEVIATIONS * deviation
             if is_firm is not None:
                 is_outlier &= ~is_firm
+            # Stop if no counter is an outlier, or after enough Newton steps in all.
             if not is_outlier.any() or num_steps >= _MAX_TOTAL_STEPS:
                 break
-            increased_deviation = np.where(is_outlier, _OUTLIER_INFLATION * residual, deviation)
-            projected, num_rows = self._project(
+            # Three times its residual becomes the standard deviation of an outlier.
+            increased_deviation = np.where(
+                is_outlier, _OUTLIER_INFLATION * residual_size, deviation
+            )
+            projected, num_counters = self._project(
                 counters, increased_deviation, prior, dispersion, flows, _MAX_NEWTON_STEPS
             )
             num_steps += projected.steps
-        return _Fit(projected, prior, dispersion, kind, num_steps, is_outlier)
+        return _Fit(projected, prior, dispersion, prior_source, num_steps, is_outlier)
 
     def _prior_shares(self, counters: FloatArray) -> tuple[FloatArray, str]:
         """Return the prior share (D,) of each demand, and its source: gravity, tracked or history.
@@ -621,13 +653,16 @@ class Estimator:
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
         """
+        # Without past traffic: gravity.  Counters are those of links, ingress, then egress.
         if self._average_shares is None:
-            links = len(counters) - 2 * self._nodes
-            ingress = counters[links : links + self._nodes]
-            egress = counters[links + self._nodes :]
+            num_links = len(counters) - 2 * self._num_nodes
+            ingress = counters[num_links : num_links + self._num_nodes]
+            egress = counters[num_links + self._num_nodes :]
             return gravity(ingress, egress, self._pairs), "gravity"
+        # Without a history: the average of past estimates.
         if self._history_prior is None:
             return self._average_shares, "tracked"
+        # With a history: two estimates from it (their mean, weight 2) and the average (weight 1).
         history_shares = self._history_prior.prior(counters)
         return (
             2 * history_shares / max(float(history_shares.sum()), 1e-300) + self._average_shares
@@ -661,33 +696,37 @@ class Estimator:
         """
         # Without measured demands, project onto the counters only.
         assert self._projection is not None
-        num_rows = len(counters)
-        measured_demands = (
+        num_counters = len(counters)
+        measured_indices = (
             np.zeros(0, dtype=int) if flows is None else np.flatnonzero(np.isfinite(flows))
         )
-        if not len(measured_demands):
-            return self._projection.project(counters, deviation, prior, phi, max_steps), num_rows
+        if not len(measured_indices):
+            return self._projection.project(
+                counters, deviation, prior, phi, max_steps
+            ), num_counters
         assert flows is not None
         # Else append a row to F for each measured demand.
         demand_rows = sp.csr_array(
-            (np.ones(len(measured_demands)), (np.arange(len(measured_demands)), measured_demands)),
-            shape=(len(measured_demands), len(prior)),
+            (np.ones(len(measured_indices)), (np.arange(len(measured_indices)), measured_indices)),
+            shape=(len(measured_indices), len(prior)),
         )
-        extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, demand_rows])))
+        extended_projection = Projection(
+            sp.csr_array(sp.vstack([self._projection.measurements, demand_rows]))
+        )
         # Measured demands replace the prior; a small one has the error of 0.1% of the largest
         # prior.
         prior = prior.copy()
-        prior[measured_demands] = flows[measured_demands]
+        prior[measured_indices] = flows[measured_indices]
         flow_deviation = _FLOW_ERROR * np.maximum(
-            flows[measured_demands], 1e-3 * float(prior.max(initial=0.0)) + 1e-300
+            flows[measured_indices], 1e-3 * float(prior.max(initial=0.0)) + 1e-300
         )
-        return extended.project(
-            np.concatenate([counters, flows[measured_demands]]),
+        return extended_projection.project(
+            np.concatenate([counters, flows[measured_indices]]),
             np.concatenate([deviation, flow_deviation]),
             prior,
             phi,
             max_steps,
-        ), num_rows
+        ), num_counters
 
     def observe(self, matrix: FloatArray) -> None:
         """Add a measured matrix to the history.
@@ -701,20 +740,25 @@ class Estimator:
         if np.isnan(matrix).any():
             is_known = np.isfinite(matrix)
             if self._average_shares is not None and is_known.any():
-                expected = float(self._average_shares[is_known].sum())
-                measured = matrix[is_known] / max(float(matrix[is_known].sum()), 1e-300) * expected
+                tracked_share = float(self._average_shares[is_known].sum())
+                measured_shares = (
+                    matrix[is_known] / max(float(matrix[is_known].sum()), 1e-300) * tracked_share
+                )
                 self._average_shares = self._average_shares.copy()
                 self._average_shares[is_known] += self._average_weight * (
-                    measured - self._average_shares[is_known]
+                    measured_shares - self._average_shares[is_known]
                 )
             return
         # Fully measured: extend the history, and update the priors.
         if not matrix.sum() > 0:
             return
-        old = (
+        # Append to the matrices and to the shares; the oldest are dropped.
+        past_matrices = (
             np.zeros((0, len(matrix))) if self._history_matrices is None else self._history_matrices
         )
-        self._history_matrices = np.concatenate([old[-(_MAX_HISTORY - 1) :], matrix[None]])
+        self._history_matrices = np.concatenate(
+            [past_matrices[-(_MAX_HISTORY - 1) :], matrix[None]]
+        )
         self._history = (
             History.of(matrix[None])
             if self._history is None
@@ -737,11 +781,11 @@ class Estimator:
         if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_HALF_MATRICES:
             return
         # Train an estimator on the first half of the history.
-        half = len(matrices) // 2
+        num_training = len(matrices) // 2
         half_estimator = Estimator(
             self._pairs,
-            self._nodes,
-            history=matrices[:half],
+            self._num_nodes,
+            history=matrices[:num_training],
             relative=self._counter_error,
             level=self._level,
             tracking=self._average_weight,
@@ -751,26 +795,28 @@ class Estimator:
         # deviations that the bias of the prior predicts, as shares of the total.
         rng = np.random.default_rng(0)
         residuals = []
-        bias_deviations = []
+        predicted_deviations = []
         for row in np.unique(
-            np.linspace(half, len(matrices) - 1, _MAX_CALIBRATION_MATRICES).astype(int)
+            np.linspace(num_training, len(matrices) - 1, _MAX_CALIBRATION_MATRICES).astype(int)
         ):
             truth = matrices[row]
             counters = self._projection.measurements @ truth
             counters = counters * (1 + self._counter_error * rng.normal(size=len(counters)))
             half_estimate = half_estimator.estimate(np.maximum(counters, 0.0))
             residuals.append((truth - half_estimate.matrix) / truth.sum())
-            bias_deviations.append(
+            predicted_deviations.append(
                 half_estimator._bias.deviation(half_estimate.matrix)
                 * half_estimate.matrix
                 / truth.sum()
             )
         self._residuals = np.array(residuals)
         # Drift factor u: median ratio of errors to predicted deviations; then interval widths.
-        bias_norm = np.linalg.norm(bias_deviations, axis=1)
+        predicted_norm = np.linalg.norm(predicted_deviations, axis=1)
         error_norm = np.linalg.norm(self._residuals, axis=1)
         self._drift_factor = float(
-            np.median(np.minimum(error_norm / np.maximum(bias_norm, 1e-300), _MAX_DRIFT_FACTOR))
+            np.median(
+                np.minimum(error_norm / np.maximum(predicted_norm, 1e-300), _MAX_DRIFT_FACTOR)
+            )
         )
         self._mean = np.maximum((matrices / matrices.sum(1, keepdims=True)).mean(0), _MIN_MEAN)
         self._half_widths, self._own_quantile_weight = _interval_widths(
@@ -809,6 +855,7 @@ class Estimator:
                 "the estimator is not calibrated",
                 "give a history of at least 20 matrices, and call Estimator.calibrate first",
             )
+        # Add the residuals of random calibration matrices, scaled to the total of the estimate.
         rows = np.random.default_rng(seed).integers(0, len(self._residuals), max(0, count - 1))
         return np.concatenate(
             [matrix[None], np.maximum(0.0, matrix + float(matrix.sum()) * self._residuals[rows])]
@@ -824,17 +871,20 @@ class Estimator:
         ends are NaN before calibration.
         """
         if self._residuals is None:
-            unknown = np.full_like(matrix, math.nan)
-            return unknown, unknown
+            unknown_ends = np.full_like(matrix, math.nan)
+            return unknown_ends, unknown_ends
+        # Calibrated half widths, scaled to the total.  Those of demands above their mean share
+        # grow, the more so the smaller the weight of their own quantile is.
         total = float(matrix.sum())
         demand_growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MAX_GROWTH)
         half_width = self._half_widths * total * demand_growth ** (1 - self._own_quantile_weight)
-        drift = (
+        # Drift from the history, as a share of each demand: u z sigma.
+        relative_drift = (
             self._drift_factor
             * NormalDist().inv_cdf((1 + self._level) / 2)
             * self._bias.deviation(matrix)
         )
-        half_width = np.hypot(half_width, drift * matrix)
+        half_width = np.hypot(half_width, relative_drift * matrix)
         return np.maximum(0.0, matrix - half_width), matrix + half_width
 
 
@@ -846,21 +896,21 @@ class _Bias:
     """
 
     def __init__(self, measurements: sp.csr_array) -> None:
-        # (R,) exponentially weighted sum of residuals, and sum of their weights.
         self._measurements = measurements
-        self._sum = np.zeros(measurements.shape[0])
-        self._weight = np.zeros(measurements.shape[0])
+        # (R,) exponentially weighted sum of residuals, and sum of their weights.
+        self._residual_sum = np.zeros(measurements.shape[0])
+        self._weight_sum = np.zeros(measurements.shape[0])
 
     @cached_property
-    def _squares(self) -> sp.csr_array:
+    def _squared_measurements(self) -> sp.csr_array:
         """Squared entries of the measurement matrix (R, D)."""
         return self._measurements.multiply(self._measurements).tocsr()
 
     def copy(self) -> _Bias:
         """Return a copy of the average that further intervals do not change."""
         copied = _Bias(self._measurements)
-        copied._sum = self._sum.copy()
-        copied._weight = self._weight.copy()
+        copied._residual_sum = self._residual_sum.copy()
+        copied._weight_sum = self._weight_sum.copy()
         return copied
 
     def add(self, residual: FloatArray) -> None:
@@ -871,8 +921,11 @@ class _Bias:
                 NaN for missing counters.
         """
         is_known = np.isfinite(residual)
-        self._sum += is_known * _BIAS_WEIGHT * (np.nan_to_num(residual) - self._sum)
-        self._weight += is_known * _BIAS_WEIGHT * (1 - self._weight)
+        # Missing counters keep their sum and weight.
+        self._residual_sum += (
+            is_known * _BIAS_WEIGHT * (np.nan_to_num(residual) - self._residual_sum)
+        )
+        self._weight_sum += is_known * _BIAS_WEIGHT * (1 - self._weight_sum)
 
     def deviation(self, matrix: FloatArray) -> float:
         """Return the relative standard deviation sigma of demands that explains the average
@@ -884,17 +937,23 @@ class _Bias:
         Args:
             matrix: (D,) Gbit/s.
         """
-        is_known = self._weight > 0
+        # sum_r sum_d F_rd^2 x_d^2, over the counters r that were measured in some interval.
+        is_known = self._weight_sum > 0
         total = float(matrix.sum())
-        expected = (
-            float((self._squares @ (matrix / total) ** 2)[is_known].sum()) if total > 0 else 0.0
+        unit_residual_square = (
+            float((self._squared_measurements @ (matrix / total) ** 2)[is_known].sum())
+            if total > 0
+            else 0.0
         )
-        bias_square = float(((self._sum[is_known] / self._weight[is_known]) ** 2).sum())
-        return math.sqrt(bias_square / expected) if expected > 0 else 0.0
+        # sum_r b_r^2; an average residual is the weighted sum over the sum of weights.
+        bias_square = float(
+            ((self._residual_sum[is_known] / self._weight_sum[is_known]) ** 2).sum()
+        )
+        return math.sqrt(bias_square / unit_residual_square) if unit_residual_square > 0 else 0.0
 
 
 def _interval_widths(
-    residual: FloatArray, mean: FloatArray, level: float
+    residual: FloatArray, mean_shares: FloatArray, level: float
 ) -> tuple[FloatArray, float]:
     """Return the half widths of conformal prediction intervals.
 
@@ -904,7 +963,7 @@ def _interval_widths(
 
     Args:
         residual: (n, D) magnitudes of residuals, as shares of the total traffic.
-        mean: (D,) mean shares, above 0.
+        mean_shares: (D,) mean shares, above 0.
         level: probability of the intervals.
 
     Returns:
@@ -915,12 +974,13 @@ def _interval_widths(
     conformal_level = min(1.0, math.ceil((num_residuals + 1) * level) / num_residuals)
     demand_quantile = np.quantile(residual, conformal_level, axis=0)
     # Unit of each demand's residuals in the pooled quantile.
-    scale = np.sqrt(mean * float(mean.mean()))
-    pooled_quantile = float(np.quantile(residual / scale, conformal_level)) * scale
-    weight = num_residuals / (num_residuals + _POOLED_WEIGHT)
-    return weight * demand_quantile + (1 - weight) * np.maximum(
+    residual_unit = np.sqrt(mean_shares * float(mean_shares.mean()))
+    pooled_quantile = float(np.quantile(residual / residual_unit, conformal_level)) * residual_unit
+    # Weight of the demand's own quantile: it grows with the number of residuals.
+    own_weight = num_residuals / (num_residuals + _POOLED_WEIGHT)
+    return own_weight * demand_quantile + (1 - own_weight) * np.maximum(
         demand_quantile, pooled_quantile
-    ), weight
+    ), own_weight
 
 
 def _is_same_matrix(a: sp.csr_array, b: sp.csr_array) -> bool:

@@ -36,7 +36,7 @@ def expected_error(
     num_links: int,
     pairs: IntArray,
     counters: FloatArray,
-    relative: float,
+    counter_error: float,
 ) -> float:
     """Return the expected normalised error (NMAE) of a matrix estimated from counters with gravity.
 
@@ -50,7 +50,7 @@ def expected_error(
         num_links: number of links; their rows of F come first.
         pairs: (D, 2) source and target of the demands.
         counters: (R,) Gbit/s, some above 0; NaN for missing ones.
-        relative: relative standard deviation of a counter.
+        counter_error: relative standard deviation of a counter.
     """
     is_link = np.arange(len(counters)) < num_links
     is_known = np.isfinite(counters)
@@ -58,7 +58,7 @@ def expected_error(
         return math.nan
     # Prior p: gravity, projected onto ingress and egress.
     projection = Projection(measurements)
-    deviation = projection.deviations(counters, relative)
+    deviation = projection.deviations(counters, counter_error)
     ingress, egress = np.split(counters[num_links:], 2)
     prior = scaled_to(counters, measurements, gravity(ingress, egress, pairs))
     border_counters = np.where(is_link, np.nan, counters)
@@ -68,32 +68,33 @@ def expected_error(
     # sigma^2: sum of the squared residuals of links, less the counters' variances, over the sum
     # that is expected for sigma = 1.  The latter allows for the projection onto ingress and egress:
     # with the rows L of links and G of ingress and egress, it is the trace of
-    # L diag(p^2) L' - L diag(p^2) G' (G diag(p^2) G')^+ G diag(p^2) L'; ``cross`` is G diag(p^2)
-    # L'.
-    variance = deviation[is_known] ** 2
+    # L diag(p^2) L' - L diag(p^2) G' (G diag(p^2) G')^+ G diag(p^2) L', computed from
+    # G diag(p^2) L' and the pseudoinverse.
+    counter_variance = deviation[is_known] ** 2
     prior_square = prior**2
     known_rows = measurements[np.flatnonzero(is_known)].toarray()
     is_known_link = is_link[is_known]
     link_rows = known_rows[is_known_link]
     border_rows = known_rows[~is_known_link]
-    cross = (border_rows * prior_square) @ link_rows.T
+    border_link_cross = (border_rows * prior_square) @ link_rows.T
     border_inverse = np.linalg.pinv((border_rows * prior_square) @ border_rows.T, hermitian=True)
     unit_residual_square = float(
-        ((link_rows**2) @ prior_square).sum() - (cross * (border_inverse @ cross)).sum()
+        ((link_rows**2) @ prior_square).sum()
+        - (border_link_cross * (border_inverse @ border_link_cross)).sum()
     )
     residual = (counters[is_known] - known_rows @ prior)[is_known_link]
-    sigma_square = max(0.0, float((residual**2 - variance[is_known_link]).sum())) / max(
+    sigma_square = max(0.0, float((residual**2 - counter_variance[is_known_link]).sum())) / max(
         unit_residual_square, 1e-300
     )
     # Posterior variance v of each demand given all counters (Kalman update), from the prior
-    # covariance sigma^2 diag(p^2); ``innovation`` is the covariance of the counters.
+    # covariance W = sigma^2 diag(p^2): F W, and F W F' + V, the covariance of the counters.
     cross_covariance = known_rows * (sigma_square * prior_square)
-    innovation = cross_covariance @ known_rows.T + np.diag(variance)
-    remaining_variance = sigma_square * prior_square - (
-        cross_covariance * np.linalg.solve(innovation, cross_covariance)
+    innovation_covariance = cross_covariance @ known_rows.T + np.diag(counter_variance)
+    posterior_variance = sigma_square * prior_square - (
+        cross_covariance * np.linalg.solve(innovation_covariance, cross_covariance)
     ).sum(0)
     return (
         math.sqrt(2 / math.pi)
-        * float(np.sqrt(np.maximum(remaining_variance, 0.0)).sum())
+        * float(np.sqrt(np.maximum(posterior_variance, 0.0)).sum())
         / float(prior.sum())
     )

@@ -69,16 +69,16 @@ class _Record(NamedTuple):
     Attributes:
         source: source IP address.
         target: destination IP address.
-        amount: traffic after correction for sampling, Gbit.
-        first: start, seconds since 1970.
-        last: end, seconds since 1970; before the start if the exporter's clock was set back.
+        volume: traffic after correction for sampling, Gbit.
+        start_s: start, seconds since 1970.
+        end_s: end, seconds since 1970; before the start if the exporter's clock was set back.
     """
 
     source: str
     target: str
-    amount: float
-    first: float
-    last: float
+    volume: float
+    start_s: float
+    end_s: float
 
 
 class Prefixes:
@@ -90,11 +90,15 @@ class Prefixes:
 
     def __init__(self, routers: dict[Any, int]) -> None:
         # Routers by (IP version, prefix length) and network address.
-        self._by_length: dict[tuple[int, int], dict[int, int]] = {}
+        self._routers_by_length: dict[tuple[int, int], dict[int, int]] = {}
         for network, router in routers.items():
-            key = network.version, network.prefixlen
-            self._by_length.setdefault(key, {})[int(network.network_address)] = router
-        self._keys_by_length = sorted(self._by_length, key=lambda key: -key[1])
+            version_and_length = network.version, network.prefixlen
+            self._routers_by_length.setdefault(version_and_length, {})[
+                int(network.network_address)
+            ] = router
+        self._longest_first_keys = sorted(
+            self._routers_by_length, key=lambda version_and_length: -version_and_length[1]
+        )
         self._router_by_address: dict[str, int] = {}
 
     @classmethod
@@ -109,19 +113,21 @@ class Prefixes:
             InputError: no such file, an invalid prefix, or an unknown router.
         """
         rows = side_tables.read_side_table(path, _PREFIX_COLUMNS)
-        networks: list[Any] = []
+        # Parse the prefixes.
+        ip_networks: list[Any] = []
         for row in rows:
             text = row.text("prefix")
             try:
-                networks.append(ipaddress.ip_network(text, strict=False))
+                ip_networks.append(ipaddress.ip_network(text, strict=False))
             except ValueError:
                 expected = "a prefix such as 10.1.0.0/16"
                 raise InputError(row.where, "prefix", expected, repr(text)) from None
+        # Find their routers; a prefix that occurs twice must have the same router.
         nodes = [row.node("router", topology) for row in rows]
-        side_tables.require_once(rows, networks, "each prefix", nodes)
-        routers = dict(zip(networks, nodes, strict=True))
+        side_tables.require_once(rows, ip_networks, "each prefix", nodes)
+        routers = dict(zip(ip_networks, nodes, strict=True))
         if not routers:
-            raise InputError.invalid(str(path), "prefixes", "the table has no prefix")
+            raise InputError.invalid(str(path), "prefixes", "the table has no prefix; add rows")
         return cls(routers)
 
     def router(self, address: str) -> int:
@@ -140,10 +146,12 @@ class Prefixes:
         except ValueError:
             return -1
         # Try the longest prefixes first: clear the bits of the address behind the prefix length.
-        for version, length in self._keys_by_length:
+        for version, prefix_length in self._longest_first_keys:
             if version == parsed_address.version:
-                shift = parsed_address.max_prefixlen - length
-                router = self._by_length[version, length].get(int(parsed_address) >> shift << shift)
+                num_host_bits = parsed_address.max_prefixlen - prefix_length
+                router = self._routers_by_length[version, prefix_length].get(
+                    int(parsed_address) >> num_host_bits << num_host_bits
+                )
                 if router is not None:
                     return router
         return -1
@@ -196,24 +204,24 @@ def load_flows(
         )
     exporter_indices = {node_index[name] for name in exporters}
     # Spread the records over intervals.
-    amounts = _FlowAmounts(path, interval_s)
+    volumes = _FlowVolumes(path, interval_s)
     for record in _read_records(path, sampling):
-        amounts.add(record, prefixes, exporter_indices)
-    if not amounts.by_interval:
+        volumes.add(record, prefixes, exporter_indices)
+    if not volumes.by_interval:
         raise InputError.invalid(
             str(path),
             "records",
-            f"no record is between two routers; {amounts.num_without_prefix} have an address "
+            f"no record is between two routers; {volumes.num_without_prefix} have an address "
             "outside all prefixes",
             "complete the table of prefixes",
         )
     # Demands from the exporters.
-    routers = sorted(exporter_indices or {source for _, source, _ in amounts.by_interval})
-    traffic = amounts.to_traffic(routers, topology.num_nodes)
-    return Flows(traffic, amounts.notes())
+    source_routers = sorted(exporter_indices or {source for _, source, _ in volumes.by_interval})
+    traffic = volumes.to_traffic(source_routers, topology.num_nodes)
+    return Flows(traffic, volumes.notes())
 
 
-class _FlowAmounts:
+class _FlowVolumes:
     """Accumulator of flow records by interval, source and target.
 
     Args:
@@ -250,7 +258,7 @@ class _FlowAmounts:
         Raises:
             InputError: a record that lasts too many intervals.
         """
-        self.num_reversed += record.last < record.first
+        self.num_reversed += record.end_s < record.start_s
         # Locate source and target.
         source = prefixes.router(record.source)
         target = prefixes.router(record.target)
@@ -262,8 +270,8 @@ class _FlowAmounts:
             return
         # Divide the traffic over the intervals; a record without duration belongs to one of them.
         interval_s = self._interval_s
-        begin = record.first
-        end = max(record.last, record.first)
+        begin = record.start_s
+        end = max(record.end_s, record.start_s)
         first_interval = int(begin // interval_s)
         last_interval = int(end // interval_s)
         if last_interval - first_interval > _MAX_INTERVALS:
@@ -273,30 +281,32 @@ class _FlowAmounts:
                 f"records of at most {_MAX_INTERVALS} intervals",
                 f"a record of {end - begin:g} s",
             )
+        # Each interval gets the share of the record's duration that lies in it.
         for interval in range(first_interval, last_interval + 1):
             overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
             share = overlap / (end - begin) if end > begin else 1.0
             key = (interval, source, target)
-            self.by_interval[key] = self.by_interval.get(key, 0.0) + share * record.amount
+            self.by_interval[key] = self.by_interval.get(key, 0.0) + share * record.volume
 
-    def to_traffic(self, routers: list[int], num_nodes: int) -> TrafficMatrices:
+    def to_traffic(self, source_routers: list[int], num_nodes: int) -> TrafficMatrices:
         """Return the demands from some routers to all others, as one matrix for each interval.
 
         Args:
-            routers: indices of the routers, the sources of all demands.
+            source_routers: indices of the routers, the sources of all demands.
             num_nodes: number of nodes of the network.
         """
         # Demands (source, target), and intervals with traffic.
         pairs = np.array(
-            [(s, t) for s in routers for t in range(num_nodes) if s != t], dtype=np.int32
+            [(s, t) for s in source_routers for t in range(num_nodes) if s != t], dtype=np.int32
         )
         pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
         intervals = sorted({interval for interval, _, _ in self.by_interval})
         row_of_interval = {interval: row for row, interval in enumerate(intervals)}
+        # Mean rate of each demand in each interval.
         rates = np.zeros((len(intervals), len(pairs)))
-        for (interval, source, target), amount in self.by_interval.items():
+        for (interval, source, target), volume in self.by_interval.items():
             row = row_of_interval[interval]
-            rates[row, pair_index[source, target]] += amount / self._interval_s
+            rates[row, pair_index[source, target]] += volume / self._interval_s
         # Intervals are labelled by their ends.
         ends = (np.array(intervals) + 1) * self._interval_s
         times = np.round(ends).astype("int64").astype("datetime64[s]")
@@ -353,6 +363,7 @@ def _read_records(path: Path, sampling: float) -> Iterator[_Record]:
             if text.lstrip().startswith("[")
             else map(json.loads, filter(str.strip, text.splitlines()))
         )
+        # Skip records of another type than flows.
         for index, record in enumerate(objects):
             if not isinstance(record, dict):
                 raise InputError(str(path), f"record {index}", "an object", repr(record)[:80])
@@ -386,15 +397,18 @@ def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, st
     columns: list[str] = []
     is_summary = False
     for cells in reader:
+        # A heading names the columns of the records that follow.
         if set(_TARGET_COLUMNS) & set(cells):
             columns = cells
             is_summary = False
             continue
+        # Nothing but a heading may come first.
         if not columns:
             _check_supported(dict.fromkeys(cells, ""), path)
             expected = "columns of nfdump's CSV, such as sa, da, ibyt"
             raise InputError(str(path), "columns", expected, ", ".join(cells))
         row = dict(zip(columns, cells, strict=False))
+        # The summary begins with the first line without a destination address.
         is_summary = is_summary or not any(row.get(name) for name in _TARGET_COLUMNS)
         if cells and not is_summary:
             yield reader.line_num, row
@@ -413,10 +427,12 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
         InputError: a missing or invalid field.
     """
     # First name of each field that the record has.
-    values: dict[str, Any] = {}
+    field_values: dict[str, Any] = {}
     for field, names in _FIELD_NAMES.items():
-        values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
-        if values[field] is None and field in _REQUIRED_FIELDS:
+        field_values[field] = next(
+            (row[name] for name in names if row.get(name) not in (None, "")), None
+        )
+        if field_values[field] is None and field in _REQUIRED_FIELDS:
             raise InputError.invalid(
                 str(path),
                 position,
@@ -424,30 +440,36 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
                 f"export one of the fields {', '.join(names)}",
             )
     # Start and end; without an end or a duration, the record ends when it begins.
-    first = seconds_of(values["first"], str(path), position)
-    last = first
-    if values["last"] is not None:
-        last = seconds_of(values["last"], str(path), position)
-    elif values["duration"] is not None:
-        last = first + _parse_duration_s(values["duration"], position, path)
-    if last < first - _MAX_CLOCK_STEP_S:
+    start_s = seconds_of(field_values["first"], str(path), position)
+    end_s = start_s
+    if field_values["last"] is not None:
+        end_s = seconds_of(field_values["last"], str(path), position)
+    elif field_values["duration"] is not None:
+        end_s = start_s + _parse_duration_s(field_values["duration"], position, path)
+    if end_s < start_s - _MAX_CLOCK_STEP_S:
         raise InputError.invalid(
             str(path),
             position,
-            f"the record ends more than {_MAX_CLOCK_STEP_S:g} s before it begins: "
-            f"{values['first']}, {values['last']}",
+            f"the record ends more than {_MAX_CLOCK_STEP_S:g} s before it begins; correct it: "
+            f"{field_values['first']}, {field_values['last']}",
         )
     # Traffic in Gbit, corrected for sampling.
     try:
-        amount = (
-            float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
+        volume = (
+            float(field_values["bytes"])
+            * _GBIT_OF_BYTE
+            * float(row.get("sampling_rate") or sampling)
         )
     except (TypeError, ValueError):
-        amount = math.nan
-    if not 0 <= amount < math.inf:
-        raise InputError(str(path), position, "a number of bytes >= 0", repr(values["bytes"]))
+        volume = math.nan
+    if not 0 <= volume < math.inf:
+        raise InputError(str(path), position, "a number of bytes >= 0", repr(field_values["bytes"]))
     return _Record(
-        str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last
+        str(field_values["source"]).strip(),
+        str(field_values["target"]).strip(),
+        volume,
+        start_s,
+        end_s,
     )
 
 
@@ -463,6 +485,7 @@ def _parse_duration_s(value: Any, position: str, path: Path) -> float:
     Raises:
         InputError: not a duration of at least 0.
     """
+    # Hours, minutes and seconds, or seconds only: the last part counts 1 s, the one before it 60 s.
     parts = str(value).strip().split(":")
     try:
         seconds = sum(float(part) * 60.0**power for power, part in enumerate(reversed(parts)))

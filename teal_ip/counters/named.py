@@ -48,10 +48,10 @@ class NamedCounters:
       link;
     - ``_interface_index`` (2 E + 2 N,): index of the interface of each counter;
     - ``_times_blamed`` (2 E + 2 N,): number of intervals in which each counter was blamed;
-    - ``_num_intervals`` (I,): number of intervals with a blamed counter of each interface;
+    - ``_num_blamed_intervals`` (I,): number of intervals with a blamed counter of each interface;
     - ``_counted_sum``, ``_repaired_sum`` (I,): counted and repaired rates, summed over blamed
       counters, Gbit/s;
-    - ``_num_added``: number of intervals that were added.
+    - ``_num_intervals_added``: number of intervals that were added.
 
     Args:
         topology: the network.
@@ -69,11 +69,11 @@ class NamedCounters:
         # external interfaces have neither.
         source = topology.link_source.tolist()
         target = topology.link_target.tolist()
-        links = [
+        interface_keys = [
             *zip(source, range(len(source)), reverse_link.tolist(), strict=True),
             *zip(target, reverse_link.tolist(), range(len(target)), strict=True),
         ]
-        self._counter_interface = [*links, *((node, -1, -1) for node in nodes * 2)]
+        self._counter_interface = [*interface_keys, *((node, -1, -1) for node in nodes * 2)]
         self._counter_kind = (
             ["sent"] * len(source) + ["received"] * len(target) + ["ingress"] * len(nodes)
         )
@@ -86,10 +86,10 @@ class NamedCounters:
             [index_by_interface[key] for key in self._counter_interface]
         )
         self._times_blamed = np.zeros(len(self._counter_interface), dtype=np.int64)
-        self._num_intervals = np.zeros(len(self._interfaces), dtype=np.int64)
+        self._num_blamed_intervals = np.zeros(len(self._interfaces), dtype=np.int64)
         self._counted_sum = np.zeros(len(self._interfaces))
         self._repaired_sum = np.zeros(len(self._interfaces))
-        self._num_added = 0
+        self._num_intervals_added = 0
 
     def add(self, readings: Readings, repaired: Repaired) -> None:
         """Add the blamed counters of an interval.
@@ -107,9 +107,10 @@ class NamedCounters:
         )
         # Both counters of a link have the same repaired value.
         repaired_values = np.concatenate([repaired.values[:num_links], repaired.values])
-        self._num_added += 1
+        # Count intervals by counter and by interface, and sum the blamed rates by interface.
+        self._num_intervals_added += 1
         self._times_blamed += is_blamed
-        self._num_intervals[np.unique(self._interface_index[is_blamed])] += 1
+        self._num_blamed_intervals[np.unique(self._interface_index[is_blamed])] += 1
         np.add.at(self._counted_sum, self._interface_index[is_blamed], counters[is_blamed])
         np.add.at(self._repaired_sum, self._interface_index[is_blamed], repaired_values[is_blamed])
 
@@ -128,8 +129,9 @@ class NamedCounters:
         topology = self._topology
         link_names = self._topology.link_names()
         result = list[NamedCounter]()
-        for index in np.argsort(-self._num_intervals, kind="stable").tolist():
-            if not self._num_intervals[index]:
+        # Interfaces in order of blamed intervals, up to the first one without any.
+        for index in np.argsort(-self._num_blamed_intervals, kind="stable").tolist():
+            if not self._num_blamed_intervals[index]:
                 break
             # Names of the interface in the table, else of the neighbour.
             router, link_out, link_in = self._interfaces[index]
@@ -156,7 +158,7 @@ class NamedCounters:
                     router=router_name,
                     interface=" + ".join(table_names) or default_name,
                     kind=" and ".join(self._counter_kind[row] for row in blamed_counters),
-                    share=float(self._num_intervals[index]) / self._num_added,
+                    share=float(self._num_blamed_intervals[index]) / self._num_intervals_added,
                     ratio=float(self._counted_sum[index] / repaired_sum)
                     if repaired_sum > 0
                     else np.nan,

@@ -52,13 +52,13 @@ _MIN_COUNTER_SHARE = 1e-3
 
 
 @kernel
-def _compute_exponents(col_ptr, counter, measurement, price, phi, exponent) -> None:  # type: ignore[no-untyped-def]
+def _compute_exponents(col_ptr, entry_counter, entry_value, price, phi, exponent) -> None:  # type: ignore[no-untyped-def]
     """Compute the exponents phi F' lambda of all demands.
 
     Args:
         col_ptr: (D + 1,) F in CSC form: column d has the entries col_ptr[d]:col_ptr[d + 1].
-        counter: row of F, a counter, of each entry.
-        measurement: value of each entry.
+        entry_counter: row of F, a counter, of each entry.
+        entry_value: value of each entry.
         price: (R,) dual prices lambda.
         phi: dispersion, variance over mean of the prior's error, Gbit/s.
         exponent: (D,) exponents (written).
@@ -66,18 +66,18 @@ def _compute_exponents(col_ptr, counter, measurement, price, phi, exponent) -> N
     for d in range(len(exponent)):
         total = 0.0
         for i in range(col_ptr[d], col_ptr[d + 1]):
-            total += measurement[i] * price[counter[i]]
+            total += entry_value[i] * price[entry_counter[i]]
         exponent[d] = phi * total
 
 
 @kernel
-def _compute_hessian(col_ptr, counter, measurement, weight, hessian) -> None:  # type: ignore[no-untyped-def]
+def _compute_hessian(col_ptr, entry_counter, entry_value, weight, hessian) -> None:  # type: ignore[no-untyped-def]
     """Compute the lower triangle of F diag(weight) F'.
 
     Args:
         col_ptr: (D + 1,) F in CSC form: column d has the entries col_ptr[d]:col_ptr[d + 1].
-        counter: row of F, a counter, of each entry; ascending within a column.
-        measurement: value of each entry.
+        entry_counter: row of F, a counter, of each entry; ascending within a column.
+        entry_value: value of each entry.
         weight: (D,) weight of each demand.
         hessian: (R, R) lower triangle (written); the upper one is 0.
     """
@@ -86,11 +86,11 @@ def _compute_hessian(col_ptr, counter, measurement, weight, hessian) -> None:  #
         if weight[d] == 0.0:
             continue
         for i in range(col_ptr[d], col_ptr[d + 1]):
-            scaled_entry = weight[d] * measurement[i]
-            hessian_row = hessian[counter[i]]
-            # Rows ascend within a column, so counter[j] <= counter[i]: the lower triangle.
+            scaled_entry = weight[d] * entry_value[i]
+            hessian_row = hessian[entry_counter[i]]
+            # Rows ascend within a column, so entries up to i are in the lower triangle.
             for j in range(col_ptr[d], i + 1):
-                hessian_row[counter[j]] += scaled_entry * measurement[j]
+                hessian_row[entry_counter[j]] += scaled_entry * entry_value[j]
 
 
 def solve_definite(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
@@ -188,26 +188,27 @@ class Projection:
                 "a matrix with entries of at least 0",
                 float(self.measurements.data.min()),
             )
+        # F by columns: the counters of each demand, in ascending order, and their entries.
         columns = sp.csc_array(self.measurements)
         columns.sort_indices()
         self._col_ptr = columns.indptr.astype(np.int64)
-        self._counter: IntArray = columns.indices.astype(np.int32)
-        self._measurement: FloatArray = columns.data.astype(np.float64)
+        self._entry_counter: IntArray = columns.indices.astype(np.int32)
+        self._entry_value: FloatArray = columns.data.astype(np.float64)
 
-    def deviations(self, counters: FloatArray, relative: float) -> FloatArray:
+    def deviations(self, counters: FloatArray, counter_error: float) -> FloatArray:
         """Return the standard deviations of counters: relative error times counter.
 
         Small and missing counters count as 0.1% of the largest one.
 
         Args:
             counters: (..., R) Gbit/s; NaN for missing ones.
-            relative: relative standard deviation of a counter.
+            counter_error: relative standard deviation of a counter.
 
         Returns:
             (..., R) Gbit/s.
         """
         largest = np.nanmax(np.where(np.isfinite(counters), counters, 0.0), axis=-1, keepdims=True)
-        return relative * np.maximum(
+        return counter_error * np.maximum(
             np.nan_to_num(counters), _MIN_COUNTER_SHARE * np.maximum(largest, 1e-300)
         )
 
@@ -240,12 +241,12 @@ class Projection:
             raise InputError.invalid("estimate", "counters", "no counter was measured")
         y = np.where(is_known, counters, 0.0)
         variance = np.where(is_known, deviation, 1.0) ** 2
-        scale = max(float(y.max()), 1e-300)
+        largest_counter = max(float(y.max()), 1e-300)
         prior = np.maximum(prior, 0.0)
-        total = float(prior.sum())
+        prior_total = float(prior.sum())
         # A prior without traffic fits counters without traffic only.
-        if total <= 0:
-            if scale > 1e-300 and y.any():
+        if prior_total <= 0:
+            if largest_counter > 1e-300 and y.any():
                 raise InputError.invalid(
                     "estimate", "prior", "the prior has no traffic, but the counters do"
                 )
@@ -256,7 +257,7 @@ class Projection:
                 0,
                 True,
             )
-        prior = np.maximum(prior, _MIN_PRIOR * total / len(prior))
+        prior = np.maximum(prior, _MIN_PRIOR * prior_total / len(prior))
         program = _Program(y, variance, prior, phi)
         # Start at prices 0.  Prices of the previous interval belong to another prior, and take 30
         # Newton steps instead of 10.
@@ -272,7 +273,7 @@ class Projection:
             )
             if (
                 float(np.abs(gradient / np.sqrt(variance)).max()) <= 1e-6
-                or float(np.abs(gradient).max()) <= _GRADIENT_TOLERANCE * scale
+                or float(np.abs(gradient).max()) <= _GRADIENT_TOLERANCE * largest_counter
             ):
                 converged = True
                 break
@@ -302,14 +303,21 @@ class Projection:
             direction: (R,) Newton direction of the prices.
             slope: directional derivative of the dual function, below 0.
         """
+        # Change of the exponents at step length 1, which limits the first step.
         exponent_change = np.empty(len(program.prior))
         _compute_exponents(
-            self._col_ptr, self._counter, self._measurement, direction, program.phi, exponent_change
+            self._col_ptr,
+            self._entry_counter,
+            self._entry_value,
+            direction,
+            program.phi,
+            exponent_change,
         )
         step_length = min(
             1.0, _MAX_EXPONENT_CHANGE / max(float(np.abs(exponent_change).max()), 1e-300)
         )
         dual_before = program.dual(point.x, point.price)
+        # Halve the step until the decrease is at least 1e-4 of that which the slope predicts.
         while step_length > _MIN_STEP:
             x = program.prior * np.exp(point.exponent + step_length * exponent_change)
             price = point.price + step_length * direction
@@ -336,7 +344,7 @@ class Projection:
         if num_counters <= _MAX_FACTORISED:
             hessian = np.empty((num_counters, num_counters))
             _compute_hessian(
-                self._col_ptr, self._counter, self._measurement, demand_weight, hessian
+                self._col_ptr, self._entry_counter, self._entry_value, demand_weight, hessian
             )
             hessian[np.diag_indices(num_counters)] += variance
             if not is_known.all():
@@ -345,8 +353,8 @@ class Projection:
                 hessian[~is_known, ~is_known] = 1.0
             return solve_definite(hessian, rhs)
         # Conjugate gradients with a diagonal preconditioner for large ones.
-        squares = self.measurements.multiply(self.measurements)
-        diagonal = np.where(is_known, squares @ demand_weight + variance, 1.0)
+        squared_measurements = self.measurements.multiply(self.measurements)
+        diagonal = np.where(is_known, squared_measurements @ demand_weight + variance, 1.0)
 
         def hessian_product(z: FloatArray) -> FloatArray:
             """Return the product of the system matrix and z (R,); 0 for missing counters."""

@@ -90,6 +90,7 @@ class Repaired:
             for side, blamed in (("sent", self.blamed_sent), ("received", self.blamed_received))
             for e in np.flatnonzero(blamed).tolist()
         ]
+        # External counters: ingress of all N routers, then egress.
         for row in np.flatnonzero(self.blamed_external).tolist():
             side = "ingress" if row < num_nodes else "egress"
             names.append(f"counter {side} of {topology.node_names[row % num_nodes]}")
@@ -145,10 +146,11 @@ def repair(
             _direct_witnesses(direct_values, values, settings),
             _conservation_witnesses(balance, values, is_settled, settings),
         )
-        mean, score = _vote(witnesses, values)
-        is_newly_settled = ~is_settled & (score >= threshold)
-        values = np.where(is_newly_settled, mean, values)
-        support = np.where(is_newly_settled, score, support)
+        # Vote, and settle the values whose best score reaches the threshold.
+        best_mean, best_score = _vote(witnesses, values)
+        is_newly_settled = ~is_settled & (best_score >= threshold)
+        values = np.where(is_newly_settled, best_mean, values)
+        support = np.where(is_newly_settled, best_score, support)
         is_settled |= is_newly_settled
         if is_settled.all():
             break
@@ -254,20 +256,21 @@ def _direct_witnesses(
     Args:
         direct_values: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
         values: (C,) current values, Gbit/s.
-        settings: tolerances.
+        settings: error of a counter, floor of a value, and kind of the traffic matrix.
     """
     min_value = settings.min_value
-    # Weights: 1 for a counter, less if it reads zero where the current value is not small.
+    # Weights: 1 for a counter, less if it reads (almost) zero where traffic is expected, since the
+    # current value exceeds 10 times the floor.
     weight = np.zeros_like(direct_values)
     weight[:2] = 1.0
     weight[2] = _ESTIMATED_MATRIX_WEIGHT if settings.is_estimated else _MEASURED_MATRIX_WEIGHT
-    is_expected = values > 10 * min_value
+    expects_traffic = values > 10 * min_value
     weight[:2] = np.where(
-        (direct_values[:2] <= min_value) & is_expected, _ZERO_COUNTER_WEIGHT, weight[:2]
+        (direct_values[:2] <= min_value) & expects_traffic, _ZERO_COUNTER_WEIGHT, weight[:2]
     )
     # Tolerances: multiples of the standard deviation, or 20% for an estimated matrix.
-    reference = np.maximum(np.abs(np.nan_to_num(direct_values)), min_value)
-    tolerance = settings.relative * reference
+    floored_values = np.maximum(np.abs(np.nan_to_num(direct_values)), min_value)
+    tolerance = settings.relative * floored_values
     tolerance[:2] *= _COUNTER_TOLERANCE
     tolerance[2] *= (
         _ESTIMATED_TOLERANCE / settings.relative if settings.is_estimated else _MEASURED_TOLERANCE
@@ -289,10 +292,10 @@ def _conservation_witnesses(
             of that router; number of values (N,) of each router.
         values: (C,) current values, Gbit/s.
         is_settled: (C,) whether a value is settled.
-        settings: tolerances.
+        settings: error of a counter, and floor of a value.
     """
     router, sign, num_values = balance
-    relative = settings.relative
+    counter_error = settings.relative
     # Per router: number of settled values, inflow minus outflow, and sum of squared values.
     num_settled = np.zeros(len(num_values))
     net_inflow = np.zeros(len(num_values))
@@ -305,27 +308,34 @@ def _conservation_witnesses(
         np.add.at(square_sum, router_index, values[has_router] ** 2)
     # Per value, at both routers: the balancing value, NaN if it is clearly negative; its weight and
     # tolerance.
-    reference = np.maximum(values, settings.min_value)
-    implied_value = np.full(router.shape, np.nan)
+    floored_values = np.maximum(values, settings.min_value)
+    balancing_values = np.full(router.shape, np.nan)
     weight = np.zeros(router.shape)
     tolerance = np.zeros(router.shape)
     for side in (0, 1):
         has_router = router[side] >= 0
         router_index = np.where(has_router, router[side], 0)
-        implied = values - sign[side] * net_inflow[router_index]
+        # Change the value such that the net inflow of the router becomes 0.
+        unclipped_values = values - sign[side] * net_inflow[router_index]
+        # Share of the router's other values that are settled.
         num_others = np.maximum(num_values[router_index] - 1, 1)
         settled_share = (num_settled[router_index] - is_settled) / num_others
+        # Tolerance: 2.5 standard deviations of the sum of the router's other values.
         balance_tolerance = (
             _CONSERVATION_TOLERANCE
-            * relative
+            * counter_error
             * np.sqrt(np.maximum(square_sum[router_index] - values**2, 0.0))
         )
-        implied_value[side] = np.where(
-            has_router & (implied >= -balance_tolerance), np.maximum(implied, 0.0), np.nan
+        balancing_values[side] = np.where(
+            has_router & (unclipped_values >= -balance_tolerance),
+            np.maximum(unclipped_values, 0.0),
+            np.nan,
         )
         weight[side] = 0.15 + 0.85 * settled_share**2
-        tolerance[side] = np.maximum(balance_tolerance, _COUNTER_TOLERANCE * relative * reference)
-    return _Witnesses(implied_value, weight, tolerance)
+        tolerance[side] = np.maximum(
+            balance_tolerance, _COUNTER_TOLERANCE * counter_error * floored_values
+        )
+    return _Witnesses(balancing_values, weight, tolerance)
 
 
 def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -365,7 +375,7 @@ def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def repaired_values(
-    estimator: Estimator, topology: Topology, readings: Readings, relative: float = 0.01
+    estimator: Estimator, topology: Topology, readings: Readings, counter_error: float = 0.01
 ) -> tuple[FloatArray, Repaired]:
     """Return the counters of an interval, repaired for the estimate of its matrix.
 
@@ -377,29 +387,30 @@ def repaired_values(
         estimator: estimator with prior and routing; it is not changed.
         topology: the network.
         readings: the counters.
-        relative: relative standard deviation of a counter.
+        counter_error: relative standard deviation of a counter.
 
     Returns:
         (E + 2 N,) values of links, ingress and egress, Gbit/s, with wrong ones replaced and NaN for
         missing ones; and the repaired counters.
     """
-    # Predict links whose counters differ by more than 3 standard deviations of the difference.
+    # Leave out links whose counters differ by more than 3 standard deviations of the difference,
+    # sqrt(2) times that of a counter.  These links are predicted from the others.
     sent_rates = readings.sent
-    received = readings.received
-    values = readings.values
+    received_rates = readings.received
+    measured_values = readings.values
     num_links = topology.num_links
-    difference_tolerance = math.sqrt(2) * _COUNTER_TOLERANCE * relative
-    ends_disagree = np.abs(sent_rates - received) > difference_tolerance * np.fmax(
-        sent_rates, received
+    difference_tolerance = math.sqrt(2) * _COUNTER_TOLERANCE * counter_error
+    ends_disagree = np.abs(sent_rates - received_rates) > difference_tolerance * np.fmax(
+        sent_rates, received_rates
     )
-    agreeing_values = values.copy()
+    agreeing_values = measured_values.copy()
     agreeing_values[:num_links][ends_disagree] = np.nan
     # Ingress and egress have one counter only.  With past traffic, predict them, too.  Without it,
     # the prediction needs them: replace those that a first vote finds wrong.
     if estimator.knows_traffic:
         agreeing_values[num_links:] = np.nan
     else:
-        first_repair = repair(topology, readings, None, relative)
+        first_repair = repair(topology, readings, None, counter_error)
         agreeing_values[num_links:][first_repair.blamed_external] = first_repair.values[num_links:][
             first_repair.blamed_external
         ]
@@ -407,42 +418,46 @@ def repaired_values(
         estimator.explained(agreeing_values) if np.nansum(agreeing_values) > 0 else None
     )
     # Repair with the prediction as a source of each value, and replace the blamed counters.
-    repaired_counters = repair(topology, readings, predicted_values, relative, is_estimated=True)
-    is_blamed_link = repaired_counters.blamed_sent | repaired_counters.blamed_received
-    min_value = _MIN_VALUE_SHARE * float(repaired_counters.values.mean())
+    final_repair = repair(topology, readings, predicted_values, counter_error, is_estimated=True)
+    is_blamed_link = final_repair.blamed_sent | final_repair.blamed_received
+    min_value = _MIN_VALUE_SHARE * float(final_repair.values.mean())
     # A link that should carry traffic is silent if either end counts (almost) nothing.
-    is_silent = (np.minimum(sent_rates, received) <= min_value) & estimator.is_used[:num_links]
+    is_silent = (np.minimum(sent_rates, received_rates) <= min_value) & estimator.is_used[
+        :num_links
+    ]
     ends_agree = (
         np.isfinite(sent_rates)
-        & np.isfinite(received)
+        & np.isfinite(received_rates)
         & ~ends_disagree
         & ~is_blamed_link
         & ~is_silent
     )
-    is_replaced = np.concatenate([is_blamed_link, repaired_counters.blamed_external])
-    new_values = np.where(is_replaced & np.isfinite(values), repaired_counters.values, values)
-    if not np.nansum(values) > 0:
-        return new_values, repaired_counters
+    is_replaced = np.concatenate([is_blamed_link, final_repair.blamed_external])
+    output_values = np.where(
+        is_replaced & np.isfinite(measured_values), final_repair.values, measured_values
+    )
+    if not np.nansum(measured_values) > 0:
+        return output_values, final_repair
     # Ingress and egress counters have no second reading, and flow balance does not reveal a router
     # whose counters are all halved.  At routers where both counters of every link agree, the links
     # predict ingress and egress, and these are replaced if they differ by more than 8%.
     has_reliable_links = np.tile(_has_agreeing_links(topology, ends_agree), 2)
     is_firm = np.concatenate([ends_agree, np.zeros(len(has_reliable_links), dtype=bool)])
     predicted_external = estimator.explained(
-        np.concatenate([new_values[:num_links], values[num_links:]]), is_firm
+        np.concatenate([output_values[:num_links], measured_values[num_links:]]), is_firm
     )[num_links:]
-    differs = np.abs(values[num_links:] - predicted_external) > _BLAME_THRESHOLD * np.maximum(
-        predicted_external, 10 * min_value
-    )
+    contradicts_links = np.abs(
+        measured_values[num_links:] - predicted_external
+    ) > _BLAME_THRESHOLD * np.maximum(predicted_external, 10 * min_value)
     # Ingress and egress of these routers: the prediction where it differs, else the counter; of
     # other routers the outcome of the vote.
-    blamed_external = np.where(has_reliable_links, differs, repaired_counters.blamed_external)
-    new_values[num_links:] = np.where(
+    blamed_external = np.where(has_reliable_links, contradicts_links, final_repair.blamed_external)
+    output_values[num_links:] = np.where(
         has_reliable_links,
-        np.where(differs, predicted_external, values[num_links:]),
-        new_values[num_links:],
+        np.where(contradicts_links, predicted_external, measured_values[num_links:]),
+        output_values[num_links:],
     )
-    return new_values, dataclasses.replace(repaired_counters, blamed_external=blamed_external)
+    return output_values, dataclasses.replace(final_repair, blamed_external=blamed_external)
 
 
 def _has_agreeing_links(topology: Topology, ends_agree: BoolArray) -> BoolArray:
@@ -452,10 +467,11 @@ def _has_agreeing_links(topology: Topology, ends_agree: BoolArray) -> BoolArray:
         topology: the network.
         ends_agree: (E,) whether the two counters of each link agree.
     """
-    result = np.ones(topology.num_nodes, dtype=bool)
+    all_links_agree = np.ones(topology.num_nodes, dtype=bool)
+    # A link whose counters disagree excludes the routers at both ends.
     for link_end in (topology.link_source, topology.link_target):
-        result[link_end[~ends_agree & (topology.capacity > 0)]] = False
-    return result
+        all_links_agree[link_end[~ends_agree & (topology.capacity > 0)]] = False
+    return all_links_agree
 
 
 def _finite_median(values: FloatArray) -> FloatArray:
@@ -464,8 +480,17 @@ def _finite_median(values: FloatArray) -> FloatArray:
     A column without a finite value has median 0.
     """
     is_known = np.isfinite(values)
-    ordered = np.sort(np.where(is_known, values, np.inf), axis=0)
-    count = is_known.sum(0)
-    low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0)[None], 0)[0]
-    high = np.take_along_axis(ordered, np.minimum(count // 2, len(values) - 1)[None], 0)[0]
-    return np.where(count > 0, (low + np.where(np.isfinite(high), high, low)) / 2, 0.0)
+    # Sort each column, missing values last, and take its two middle values.
+    sorted_values = np.sort(np.where(is_known, values, np.inf), axis=0)
+    num_finite = is_known.sum(0)
+    lower_middle = np.take_along_axis(sorted_values, np.maximum((num_finite - 1) // 2, 0)[None], 0)[
+        0
+    ]
+    upper_middle = np.take_along_axis(
+        sorted_values, np.minimum(num_finite // 2, len(values) - 1)[None], 0
+    )[0]
+    return np.where(
+        num_finite > 0,
+        (lower_middle + np.where(np.isfinite(upper_middle), upper_middle, lower_middle)) / 2,
+        0.0,
+    )

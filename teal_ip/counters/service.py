@@ -108,7 +108,7 @@ def interval_of(
     node_index = topology.node_index()
     num_nodes = topology.num_nodes
     sent_rates = np.full(topology.num_links, np.nan)
-    received = np.full(topology.num_links, np.nan)
+    received_rates = np.full(topology.num_links, np.nan)
     ingress = np.full(num_nodes, np.nan)
     egress = np.full(num_nodes, np.nan)
     # Links: indices of parallel links by their end nodes, then both counters of each link, which
@@ -118,18 +118,18 @@ def interval_of(
         zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     ):
         links_by_ends.setdefault(ends, []).append(link)
-    for reading in sent_counters.links:
+    for link_counters in sent_counters.links:
         parallel_links = links_by_ends.get(
-            (node_index.get(reading.source, -1), node_index.get(reading.target, -1)), []
+            (node_index.get(link_counters.source, -1), node_index.get(link_counters.target, -1)), []
         )
-        if reading.number >= len(parallel_links):
+        if link_counters.number >= len(parallel_links):
             raise invalid_request(
-                f"counters.links: the network has no link {reading.number} from "
-                f"{reading.source!r} to {reading.target!r}"
+                f"counters.links: the network has no link {link_counters.number} from "
+                f"{link_counters.source!r} to {link_counters.target!r}"
             )
-        link = parallel_links[reading.number]
-        sent_rates[link] = np.nan if reading.sent is None else reading.sent
-        received[link] = np.nan if reading.received is None else reading.received
+        link = parallel_links[link_counters.number]
+        sent_rates[link] = np.nan if link_counters.sent is None else link_counters.sent
+        received_rates[link] = np.nan if link_counters.received is None else link_counters.received
     # Ingress and egress.
     for node_counters in sent_counters.nodes:
         if node_counters.node not in node_index:
@@ -143,11 +143,14 @@ def interval_of(
     is_without_counters = ~np.isin(
         topology.node_names, [node_counters.node for node_counters in sent_counters.nodes]
     )
-    is_transit_only = without_own_traffic(
-        topology.with_capacity(capacity), is_without_counters, sent_rates[None], received[None]
+    transit_only_nodes = without_own_traffic(
+        topology.with_capacity(capacity),
+        is_without_counters,
+        sent_rates[None],
+        received_rates[None],
     )
-    ingress[is_transit_only] = egress[is_transit_only] = 0.0
-    readings = Readings(sent_rates, received, ingress, egress)
+    ingress[transit_only_nodes] = egress[transit_only_nodes] = 0.0
+    readings = Readings(sent_rates, received_rates, ingress, egress)
     return Interval(readings, sent_counters.counter_error, capacity, splits, matrix)
 
 
@@ -191,7 +194,7 @@ class NetworkEstimator:
         self._estimator: Estimator | None = None
         self._checker: Checker | None = None
         # Measurement matrix under the IGP for one set of live links (the bytes of their mask).
-        self._igp: tuple[bytes, sp.csr_array] | None = None
+        self._igp_measurements: tuple[bytes, sp.csr_array] | None = None
 
     def observe(self, rates: FloatArray) -> None:
         """Add measured matrices (B, D), Gbit/s, to the history."""
@@ -269,14 +272,15 @@ class NetworkEstimator:
         self._checker.route(measurements)
         check = self._checker.check(readings, matrix[0])
         # Unexplained share: differences between the loads of the matrix and the repaired counters.
-        predicted = measurements @ matrix[0]
-        total = max(float(check.repaired.values.sum()), 1e-300)
+        matrix_loads = measurements @ matrix[0]
+        repaired_sum = max(float(check.repaired.values.sum()), 1e-300)
         return CounterEstimate(
             matrix,
             {
                 "found_by": "sent",
                 "total_gbps": float(matrix.sum()),
-                "unexplained": float(np.abs(predicted - check.repaired.values).sum()) / total,
+                "unexplained": float(np.abs(matrix_loads - check.repaired.values).sum())
+                / repaired_sum,
                 "alarm": check.alarm,
                 "replaced": check.repaired.num_blamed,
                 "suspects": [*([check.unit] if check.unit else []), *check.suspects][
@@ -285,18 +289,18 @@ class NetworkEstimator:
             },
         )
 
-    def _current_estimator(self, measurements: sp.csr_array, relative: float) -> Estimator:
+    def _current_estimator(self, measurements: sp.csr_array, counter_error: float) -> Estimator:
         """Return the estimator of the network under a routing; create it at the first call.
 
         Args:
             measurements: (E + 2 N, D) measurement matrix F.
-            relative: relative standard deviation of a counter.
+            counter_error: relative standard deviation of a counter.
         """
         if self._estimator is None:
             has_history = len(self._matrices) >= _MIN_HISTORY
             history = np.array(self._matrices) if has_history else None
             self._estimator = Estimator(
-                self._pairs, self._topology.num_nodes, history=history, relative=relative
+                self._pairs, self._topology.num_nodes, history=history, relative=counter_error
             )
         self._estimator.route(measurements)
         return self._estimator
@@ -307,20 +311,21 @@ class NetworkEstimator:
         The traffic follows the installed splits, or else the IGP's shortest paths over links with
         capacity; the matrix of the latter is cached.
         """
-        # Paths that were added after the installation have split 0.
+        # Installed splits; paths that were added after the installation have split 0.
         if interval.splits is not None:
             splits = np.pad(
                 interval.splits, ((0, 0), (0, self.paths.num_paths - interval.splits.shape[1]))
             )
             return path_measurements(self.paths, splits, self._topology.num_nodes)
-        key = (interval.capacity > 0).tobytes()
-        if self._igp is None or self._igp[0] != key:
+        # IGP: the matrix is recomputed only if the set of links with capacity has changed.
+        live_links = (interval.capacity > 0).tobytes()
+        if self._igp_measurements is None or self._igp_measurements[0] != live_links:
             topology = dataclasses.replace(self._topology, capacity=interval.capacity)
-            self._igp = (
-                key,
+            self._igp_measurements = (
+                live_links,
                 ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), self._pairs),
             )
-        return self._igp[1]
+        return self._igp_measurements[1]
 
 
 def warm_up() -> None:
@@ -339,6 +344,7 @@ def warm_up() -> None:
         (random_matrices[:-1], first_paths, None),
         (random_matrices[:-1], None, random_matrices[-1:]),
     ):
+        # Exact counters of the last random matrix, under the routing of this call.
         values = (igp_matrix if splits is None else path_matrix) @ random_matrices[-1]
         link_rates, ingress, egress = np.split(values, [topology.num_links, -topology.num_nodes])
         readings = Readings(link_rates, link_rates.copy(), ingress, egress)
@@ -384,14 +390,14 @@ class Counting:
     All methods run on one event loop.
 
     Args:
-        most_waiting: maximum number of queued intervals; more are rejected.
+        max_queued: maximum number of queued intervals; more are rejected.
     """
 
     interval_of = staticmethod(interval_of)
     warm_up = staticmethod(warm_up)
 
-    def __init__(self, most_waiting: int) -> None:
-        self._most_waiting = most_waiting
+    def __init__(self, max_queued: int) -> None:
+        self._max_queued = max_queued
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="counting")
         self._process: _WorkerProcess | None = None
         # Open entries in order of arrival; one of them may be running.
@@ -429,7 +435,7 @@ class Counting:
         self._reject_if_late(key, client, deadline)
         answer = asyncio.get_running_loop().create_future()
 
-        def work() -> CounterEstimate:
+        def compute_on_worker() -> CounterEstimate:
             """Send network, if it is new or has new paths, and interval to the worker; return its
             estimate.
             """
@@ -450,7 +456,7 @@ class Counting:
                 raise
 
         # Enqueue the interval, and wait for the answer until the deadline.
-        self._queue.append(_QueuedInterval(key, client, work, answer))
+        self._queue.append(_QueuedInterval(key, client, compute_on_worker, answer))
         if self._drain_task is None or self._drain_task.done():
             self._drain_task = asyncio.create_task(self._drain())
         try:
@@ -470,21 +476,24 @@ class Counting:
             deadline: deadline on the clock of time.perf_counter().
         """
         # Reject if the queue, or the share of the client, is full.
-        queued = [entry for entry in self._queue if not entry.answer.done()]
-        num_by_client = Counter(entry.client for entry in queued)
-        if len(queued) >= self._most_waiting or num_by_client[client] >= max_places_per_client(
-            self._most_waiting
+        open_entries = [entry for entry in self._queue if not entry.answer.done()]
+        num_by_client = Counter(entry.client for entry in open_entries)
+        if len(open_entries) >= self._max_queued or num_by_client[client] >= max_places_per_client(
+            self._max_queued
         ):
             raise overloaded()
         # An empty queue accepts every interval: service times vary.
-        if not queued:
+        if not open_entries:
             return
         # Predicted time of the queue with the new interval: of this client, and in total.
         remaining_s = deadline - time.perf_counter()
         client_time_s, total_time_s = (
             sum(self._service_times.get(entry.key, 0.0) for entry in entries)
             + self._service_times.get(key, 0.0)
-            for entries in ([entry for entry in queued if entry.client == client], queued)
+            for entries in (
+                [entry for entry in open_entries if entry.client == client],
+                open_entries,
+            )
         )
         # Time by which the queue exceeds the deadline, or the client three quarters of the time.
         excess_s = max(total_time_s - remaining_s, client_time_s - CLIENT_SHARE * remaining_s)
@@ -499,9 +508,10 @@ class Counting:
         """
         loop = asyncio.get_running_loop()
         while open_entries := [entry for entry in self._queue if not entry.answer.done()]:
+            # Choose the client with the least worker time.
             entry = min(open_entries, key=lambda entry: self._client_times.get(entry.client, 0.0))
             # Compute the estimate in the thread; cancel it if the client no longer waits.
-            begin = time.perf_counter()
+            start_time = time.perf_counter()
             job = loop.run_in_executor(self._thread, entry.work)
             try:
                 await asyncio.wait({job, entry.answer}, return_when=asyncio.FIRST_COMPLETED)
@@ -514,13 +524,15 @@ class Counting:
                 if not job.done() and self._process is not None:
                     self._process.end()
             # Account the time to the client, and update the average service time of the network.
-            seconds = time.perf_counter() - begin
-            self._client_times[entry.client] = self._client_times.get(entry.client, 0.0) + seconds
+            worker_time_s = time.perf_counter() - start_time
+            self._client_times[entry.client] = (
+                self._client_times.get(entry.client, 0.0) + worker_time_s
+            )
             error = job.exception()
             if error is None:
-                service_time = self._service_times.get(entry.key, seconds)
-                self._service_times[entry.key] = service_time + _SERVICE_TIME_WEIGHT * (
-                    seconds - service_time
+                mean_service_s = self._service_times.get(entry.key, worker_time_s)
+                self._service_times[entry.key] = mean_service_s + _SERVICE_TIME_WEIGHT * (
+                    worker_time_s - mean_service_s
                 )
             # Answer, and remove finished and cancelled entries.
             if not entry.answer.done():
@@ -550,7 +562,7 @@ class Counting:
             arguments: further arguments.
         """
 
-        def work() -> None:
+        def call_worker() -> None:
             """Call the method of the worker; runs in the thread that owns the connection."""
             process = self._process
             if process is None or process.paths_by_network.get(key) is None:
@@ -562,7 +574,7 @@ class Counting:
             except Exception:
                 LOG.exception("counters", extra={"teal": {"call": method}})
 
-        self._thread.submit(work)
+        self._thread.submit(call_worker)
 
     def _running_worker(self) -> _WorkerProcess:
         """Return the worker process; start a new one if none is running."""
@@ -631,6 +643,7 @@ def _worker_main(connection: Connection) -> None:
     Each call is answered with the result or the exception of a method of :class:`_WorkerState`.
     This is the main function of the worker process.
     """
+    # Ctrl-C is left to the service; the process has one thread and a low priority.
     ignore_interrupts()
     os.nice(_NICENESS)
     limit_threads(1)
@@ -654,8 +667,8 @@ class _WorkerState:
     """State of the worker process: the estimators of all networks, by key of the network."""
 
     def __init__(self) -> None:
-        # The signal handler may raise ``_Cancelled`` only while an estimate runs.
         self._estimators: dict[str, NetworkEstimator] = {}
+        # The signal handler may raise ``_Cancelled`` only while an estimate runs.
         self._may_cancel = False
 
     def begin(self, key: str, topology: Topology, paths: PathSet, history: FloatArray) -> None:

@@ -79,17 +79,20 @@ def worst_load(
         )
     # Traffic is divided by the largest counter.
     num_demands = shares.shape[1]
-    scale = max(float(counters[np.isfinite(counters)].max(initial=0.0)), 1e-300)
-    matrix_rows, rhs = _constraints(measurements, counters, tolerance, scale, near, ball)
+    traffic_unit = max(float(counters[np.isfinite(counters)].max(initial=0.0)), 1e-300)
+    constraint_matrix, rhs = _constraints(
+        measurements, counters, tolerance, traffic_unit, near, ball
+    )
     # Linear program for each link with capacity and traffic: its worst matrix and a dual bound.  As
     # ``solve_lp`` minimises, the cost is negated.
-    best = WorstLoad(-1.0, -1.0, -1, np.zeros(num_demands))
+    worst_link_load = WorstLoad(-1.0, -1.0, -1, np.zeros(num_demands))
     certified_bound = 0.0
     for link in np.flatnonzero((capacity > 0) & (np.diff(shares.indptr) > 0)).tolist():
-        cost = np.zeros(matrix_rows.shape[1])
+        # Shares of the demands on the link; 0 for the further variables of a ball.
+        cost = np.zeros(constraint_matrix.shape[1])
         cost[:num_demands] = shares[[link]].toarray()[0]
-        result = solve_lp(-cost, (matrix_rows, rhs))
-        if result.is_infeasible:
+        lp_result = solve_lp(-cost, (constraint_matrix, rhs))
+        if lp_result.is_infeasible:
             raise InputError.invalid(
                 "worst_load",
                 "counters",
@@ -97,24 +100,30 @@ def worst_load(
                 "raise the tolerance, or repair the counters",
             )
         # Utilisation of the matrix that was found, and its certified bound.
-        worst_matrix = np.maximum(result.solution("worst_load")[:num_demands], 0.0) * scale
+        worst_matrix = (
+            np.maximum(lp_result.solution("worst_load")[:num_demands], 0.0) * traffic_unit
+        )
         utilisation = float(cost[:num_demands] @ worst_matrix) / capacity[link]
         certified_bound = max(
             certified_bound,
-            _certified_bound(cost, matrix_rows, rhs, result.duals) * scale / capacity[link],
+            _certified_bound(cost, constraint_matrix, rhs, lp_result.duals)
+            * traffic_unit
+            / capacity[link],
         )
-        if utilisation > best.utilisation:
-            best = WorstLoad(utilisation, 0.0, link, worst_matrix)
-    if best.link < 0:
+        if utilisation > worst_link_load.utilisation:
+            worst_link_load = WorstLoad(utilisation, 0.0, link, worst_matrix)
+    if worst_link_load.link < 0:
         raise InputError.invalid("worst_load", "shares", "no link with capacity carries a demand")
-    return dataclasses.replace(best, bound=max(certified_bound, best.utilisation))
+    return dataclasses.replace(
+        worst_link_load, bound=max(certified_bound, worst_link_load.utilisation)
+    )
 
 
 def _constraints(
     measurements: sp.csr_array,
     counters: FloatArray,
     tolerance: float,
-    scale: float,
+    traffic_unit: float,
     near: FloatArray | None,
     ball: float | None,
 ) -> tuple[sp.csr_array, FloatArray]:
@@ -124,7 +133,7 @@ def _constraints(
         measurements: (R, D) measurement matrix F.
         counters: (R,) counters y, Gbit/s; NaN for missing ones.
         tolerance: largest relative error of a counter.
-        scale: unit of traffic in the program, Gbit/s.
+        traffic_unit: unit of traffic in the program, Gbit/s.
         near: (D,) estimate x0, Gbit/s; None for no ball.
         ball: radius of the l1 ball around the estimate, as a share of its traffic.
 
@@ -136,16 +145,16 @@ def _constraints(
     counter_index = np.flatnonzero(np.isfinite(counters))
     counter_rows = sp.csr_array(measurements[counter_index])
     y = counters[counter_index]
-    upper = (1 + tolerance) * y / scale
-    lower = (1 - tolerance) * y / scale
+    upper_counters = (1 + tolerance) * y / traffic_unit
+    lower_counters = (1 - tolerance) * y / traffic_unit
     blocks: list[list[sp.csr_array | None]] = [[counter_rows], [-counter_rows]]
-    rhs = [upper, -lower]
+    rhs = [upper_counters, -lower_counters]
     # Ball: -t <= x - x0 <= t, sum t <= g sum x0, with D further variables t.
     if near is not None and ball is not None:
         num_demands = measurements.shape[1]
         eye = sp.eye_array(num_demands, format="csr")
         ones = sp.csr_array(np.ones((1, num_demands)))
-        x0 = near / scale
+        x0 = near / traffic_unit
         blocks = [
             [counter_rows, None],
             [-counter_rows, None],
@@ -158,26 +167,28 @@ def _constraints(
 
 
 def _certified_bound(
-    cost: FloatArray, matrix: sp.csr_array, rhs: FloatArray, dual: FloatArray
+    cost: FloatArray, constraint_matrix: sp.csr_array, rhs: FloatArray, dual: FloatArray
 ) -> float:
-    """Return an upper bound on the maximum of cost' z over z >= 0 with matrix z <= rhs.
+    """Return an upper bound on the maximum of cost' z over z >= 0 with A z <= rhs.
 
-    It is the dual bound rhs' u, with u = max(dual, 0) made feasible, matrix' u >= cost: for each
+    It is the dual bound rhs' u, with u = max(dual, 0) made feasible, A' u >= cost: for each
     violated column, the element of u at the row with the largest entry of the column is increased.
     The bound is infinite if a violated column has no positive entry.
 
     Args:
         cost: (n,) objective.
-        matrix: (rows, n) constraint matrix.
+        constraint_matrix: (rows, n) constraint matrix A.
         rhs: (rows,) right-hand sides.
         dual: (rows,) approximate dual solution.
     """
+    # Clip the dual at 0; find the columns where it violates A' u >= cost.
     repaired_dual = np.maximum(dual, 0.0)
-    violation = cost - matrix.T @ repaired_dual
+    violation = cost - constraint_matrix.T @ repaired_dual
     violated_columns = np.flatnonzero(
         violation > _DUAL_TOLERANCE * max(float(np.abs(cost).max()), 1e-300)
     )
-    columns = sp.csc_array(matrix)
+    # Raise u at the largest entry of each such column, by the violation over this entry.
+    columns = sp.csc_array(constraint_matrix)
     for column in violated_columns.tolist():
         entries = columns.data[columns.indptr[column] : columns.indptr[column + 1]]
         if not len(entries) or entries.max() <= 0:

@@ -53,6 +53,7 @@ def write_changes(path: Path, changes: Sequence[MetricChange], result: dict[str,
         match path.suffix.lower():
             case ".json":
                 temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            # A table; without changes it has only the heading.
             case _ if changes:
                 write_csv(temporary, changes)
             case _:
@@ -101,7 +102,9 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
     for change in changes:
         if change.link not in known_links:
             raise InputError.invalid(
-                str(path), f"link {change.link}", "the network has no link of this name"
+                str(path),
+                f"link {change.link}",
+                "the network has no link of this name; use the changes of this network",
             )
     return changes
 
@@ -148,7 +151,7 @@ def frr_lines(
             raise InputError.invalid(
                 "--interfaces",
                 change.link,
-                "the metric of this link changes, but it has no interface",
+                "the metric of this link changes, but the table has no interface of it; add a row",
             )
         # "-" if the time limit prevented the computation of the utilisation.
         utilisation = percent(change.utilisation)

@@ -37,7 +37,7 @@ from teal_ip.metrics.search import (
 from teal_ip.metrics.settings import MetricsConfig, MetricsOptions
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.igp_failures import IgpFailures
-from teal_ip.routing.simulate import chosen_rows, worst_rows
+from teal_ip.routing.simulate import selected_matrix_indices, worst_matrix_indices
 from teal_ip.segments.problem import SegmentProblem
 from teal_ip.segments.search import solve
 from teal_ip.segments.static_lists import fewest_policies
@@ -155,10 +155,10 @@ def improve(
     """
     # Read the matrices, and define the search problem.
     topology = dag.topology
-    rows = chosen_rows(config.index, config.limit, traffic)
-    demand = traffic.read(rows)
+    matrix_indices = selected_matrix_indices(config.index, config.limit, traffic)
+    demand = traffic.read(matrix_indices)
     search = _search_problem(dag, traffic.pairs, demand, config)
-    start = search.start
+    current_metric = search.start
     largest_demand = demand[int(demand.sum(1).argmax())]
     _warm_up(with_policies=config.with_policies)
     # Lower bound over segment lists, without failure and then under failures.  The dual prices of
@@ -167,21 +167,21 @@ def improve(
     search_deadline = (
         full_deadline.share(1 - _POLICY_TIME_SHARE) if config.with_policies else full_deadline
     )
-    price_metric, optimum = _price_metrics(
+    price_metric, lower_bound = _price_metrics(
         dag, traffic.pairs, largest_demand, search_deadline.share(_PRICE_TIME_SHARE)
     )
-    utilisation_before = _utilisation_by_failure(search, start)
+    current_utilisation = _utilisation_by_failure(search, current_metric)
     failure_bound = _bound_under_failures(
         dag,
         traffic.pairs,
         demand,
         search.failures,
-        utilisation_before,
+        current_utilisation,
         search_deadline.share(_PRICE_TIME_SHARE),
     )
-    optimum = max(optimum, failure_bound)
+    lower_bound = max(lower_bound, failure_bound)
     notify(
-        f"lower bound on the largest utilisation with segment lists: {100 * optimum:.2f}%; "
+        f"lower bound on the largest utilisation with segment lists: {100 * lower_bound:.2f}%; "
         f"searching for {config.deadline}"
     )
     # Search, and order the changes.
@@ -194,38 +194,38 @@ def improve(
         price_metric,
         config.seed,
         earlier_metric,
-        utilisation_before,
+        current_utilisation,
     )
-    order, utilisation_after = _order_changes(search, result, search_deadline)
-    metric = start.copy()
-    metric[order] = result.metric[order]
+    changed_links, utilisation_after = _order_changes(search, result, search_deadline)
+    new_metric = current_metric.copy()
+    new_metric[changed_links] = result.metric[changed_links]
     # Count segment lists with the current and the new metrics; keep the metrics that need fewer.
-    policies_before = policies = -1
+    num_policies_before = num_policies = -1
     if config.with_policies:
-        policies_before, policies = _count_policies_before_after(
-            dag, metric, traffic.pairs, largest_demand, full_deadline
+        num_policies_before, num_policies = _count_policies_before_after(
+            dag, new_metric, traffic.pairs, largest_demand, full_deadline
         )
-        if policies > policies_before:
+        if num_policies > num_policies_before:
             notify(
-                f"the new metrics need {policies} segment lists, the current ones "
-                f"{policies_before}: the current metrics are kept"
+                f"the new metrics need {num_policies} segment lists, the current ones "
+                f"{num_policies_before}: the current metrics are kept"
             )
-            metric = start
-            order = []
+            new_metric = current_metric
+            changed_links = []
             utilisation_after = []
-            policies = policies_before
+            num_policies = num_policies_before
     # Report, with the largest utilisation before the changes and after each of them (NaN where the
     # time limit prevented its computation).
     utilisations = [result.before, *utilisation_after]
     return MetricsReport(
-        dataclasses.replace(topology, metric=metric.astype(np.int64)),
+        dataclasses.replace(topology, metric=new_metric.astype(np.int64)),
         result.before,
         utilisations[-1],
-        _metric_changes(topology, start, metric, order, utilisation_after),
+        _metric_changes(topology, current_metric, new_metric, changed_links, utilisation_after),
         float(np.nanmax(utilisations)),
-        optimum,
-        policies_before,
-        policies,
+        lower_bound,
+        num_policies_before,
+        num_policies,
         result.num_moves,
     )
 
@@ -246,10 +246,15 @@ def _search_problem(
     groups = {} if config.groups is None else load_groups(config.groups, topology)
     failure_kinds = () if config.failures == "none" else (config.failures,)
     failures = [failure.links for failure in failures_of(failure_kinds, topology, groups)]
-    start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
-    max_metric = config.max_metric or max(_DEFAULT_MAX_METRIC, int(start.max()))
+    current_metric = np.where(topology.capacity > 0, dag.links.metric, 1.0)
+    max_metric = config.max_metric or max(_DEFAULT_MAX_METRIC, int(current_metric.max()))
     return MetricSearch(
-        topology, volume, failures, max_metric, start, config.max_changes or topology.num_links
+        topology,
+        volume,
+        failures,
+        max_metric,
+        current_metric,
+        config.max_changes or topology.num_links,
     )
 
 
@@ -276,18 +281,18 @@ def _earlier_metrics(search: MetricSearch, path: Path, notify: Callable[[str], N
 
 def _metric_changes(
     topology: Topology,
-    start: FloatArray,
-    metric: FloatArray,
-    order: Sequence[int],
+    current_metric: FloatArray,
+    new_metric: FloatArray,
+    changed_links: Sequence[int],
     utilisations: Sequence[float],
 ) -> list[MetricChange]:
     """Return the metric changes in order.
 
     Args:
         topology: the network.
-        start: (E,) current metrics.
-        metric: (E,) new metrics.
-        order: links whose metrics change.
+        current_metric: (E,) current metrics.
+        new_metric: (E,) new metrics.
+        changed_links: links whose metrics change.
         utilisations: largest utilisation after each change.
     """
     return [
@@ -295,11 +300,11 @@ def _metric_changes(
             topology.link_names()[link],
             topology.node_names[topology.link_source[link]],
             topology.node_names[topology.link_target[link]],
-            int(start[link]),
-            int(metric[link]),
+            int(current_metric[link]),
+            int(new_metric[link]),
             largest,
         )
-        for link, largest in zip(order, utilisations, strict=True)
+        for link, largest in zip(changed_links, utilisations, strict=True)
     ]
 
 
@@ -340,22 +345,25 @@ def _search_all_matrices(
         utilisation: (M, 1 + F) largest link utilisation with the current metrics, without failure
             and under each of F failures.
     """
-    # Start with the worst matrices, and with the metrics of an earlier search or the current ones.
-    matrices = worst_rows(utilisation, _NUM_WORST_MATRICES)
-    best = search.start if earlier_metric is None else earlier_metric
+    # Start with the worst matrices under the worst failures, and with the metrics of an earlier
+    # search or the current ones.
+    matrices = worst_matrix_indices(utilisation, _NUM_WORST_MATRICES)
+    best_metric = search.start if earlier_metric is None else earlier_metric
     num_moves = 0
-    best_utilisation = largest_utilisation(search, best)
+    best_utilisation = largest_utilisation(search, best_metric)
     while True:
         # Start from the best metrics so far.  If the number of changes is limited, also try beam
         # search around the most utilised link, for half of the remaining time.
         partial_search = dataclasses.replace(search, volume=search.volume[matrices])
-        start_metric = best
+        start_metric = best_metric
         if search.max_changes < search.topology.num_links:
-            few_changes, num_trials = near_changes(
+            beam_metric, num_trials = near_changes(
                 partial_search, Deadline(time.perf_counter() + deadline.remaining_s / 2, deadline)
             )
             start_metric = min(
-                few_changes, best, key=lambda metric: largest_utilisation(partial_search, metric)
+                beam_metric,
+                best_metric,
+                key=lambda metric: largest_utilisation(partial_search, metric),
             )
             num_moves += num_trials
         # Simulated annealing over these matrices, for half of the remaining time.
@@ -364,21 +372,22 @@ def _search_all_matrices(
         )
         num_moves += result.num_moves
         # Evaluate the result for all matrices: (M,) largest utilisation of each.
-        by_matrix = _utilisation_by_failure(search, result.metric).max(1)
-        if by_matrix.max() < best_utilisation:
-            best = result.metric
-            best_utilisation = float(by_matrix.max())
-        # Add the worst of the matrices that exceed the result.
+        matrix_utilisation = _utilisation_by_failure(search, result.metric).max(1)
+        if matrix_utilisation.max() < best_utilisation:
+            best_metric = result.metric
+            best_utilisation = float(matrix_utilisation.max())
+        # Add the worst of the other matrices whose utilisation exceeds the optimised one; 1e-9
+        # allows for rounding errors.
         exceeding = np.setdiff1d(
-            np.flatnonzero(by_matrix > result.utilisation * (1 + 1e-9)), matrices
+            np.flatnonzero(matrix_utilisation > result.utilisation * (1 + 1e-9)), matrices
         )
         if not len(exceeding) or deadline.is_over or result.was_interrupted:
             break
         matrices = np.concatenate(
-            [matrices, exceeding[np.argsort(-by_matrix[exceeding])[:_NUM_WORST_MATRICES]]]
+            [matrices, exceeding[np.argsort(-matrix_utilisation[exceeding])[:_NUM_WORST_MATRICES]]]
         )
     return MetricResult(
-        best, best_utilisation, float(utilisation.max()), num_moves, result.was_interrupted
+        best_metric, best_utilisation, float(utilisation.max()), num_moves, result.was_interrupted
     )
 
 
@@ -428,13 +437,16 @@ def _price_metrics(
     live = problem.capacity > 0
     # Term in proportion to 1 / capacity; its sum of price times capacity is that of the dual
     # prices.
-    uniform = (
+    uniform_price = (
         float((problem.capacity * result.prices).sum())
         * problem.inverse_capacity
         / max(1, int(live.sum()))
     )
-    mixed = result.prices + uniform
-    return 1 + (_MAX_PRICE_METRIC - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
+    # The lower limit of 1e-300 avoids a division by 0 if all prices are 0.
+    mixed_price = result.prices + uniform_price
+    return 1 + (_MAX_PRICE_METRIC - 1) * mixed_price / max(
+        float(mixed_price.max()), 1e-300
+    ), result.bound
 
 
 # Number of failures, the worst ones, for which a lower bound is computed.
@@ -461,34 +473,38 @@ def _bound_under_failures(
         utilisation: (M, 1 + F) largest link utilisation, without failure and under each.
         deadline: time limit, after which no further failure is evaluated.
     """
-    largest = 0.0
-    for failure in (
+    largest_bound = 0.0
+    for failure_index in (
         np.argsort(-utilisation[:, 1:].max(0), kind="stable")[:_NUM_BOUNDED_FAILURES]
     ).tolist():
-        by_matrix = utilisation[:, 1 + failure]
+        utilisation_by_matrix = utilisation[:, 1 + failure_index]
         # Failures come in order of utilisation: those without any load have no bound.
-        if deadline.is_over or by_matrix.max() <= 0:
+        if deadline.is_over or utilisation_by_matrix.max() <= 0:
             break
-        matrix = demand[int(by_matrix.argmax())]
+        worst_demand = demand[int(utilisation_by_matrix.argmax())]
         # Dual bound of the two-segment optimum without the failed links, to a relative gap of 1%.
         problem = SegmentProblem.of(
-            dag.without(list(failures[failure])), pairs, matrix, minimises_utilisation=True
+            dag.without(list(failures[failure_index])),
+            pairs,
+            worst_demand,
+            minimises_utilisation=True,
         )
-        largest = max(
-            largest,
+        largest_bound = max(
+            largest_bound,
             solve(
                 problem,
                 0.01,
                 Deadline(time.perf_counter() + _PRICE_LIMIT_S / _NUM_BOUNDED_FAILURES, deadline),
             ).bound,
         )
-    return largest
+    return largest_bound
 
 
 def _warm_up(*, with_policies: bool) -> None:
     """Run each step once on a ring of three nodes, so that the kernels are compiled before the
     time limits start.
     """
+    # Small problem: a ring with all demands of 1 Gbit/s.
     ring = np.array([0, 1, 2], dtype=np.int32)
     ones = np.ones(3)
     coordinates = np.full((3, 2), np.nan)
@@ -544,9 +560,12 @@ def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline:
         _POLICY_GAP / 10,
         Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline.share(0.5)),
     )
-    allowed = result.value * (1 + _POLICY_GAP)
+    allowed_utilisation = result.value * (1 + _POLICY_GAP)
     return fewest_policies(
-        problem, result, allowed, Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline)
+        problem,
+        result,
+        allowed_utilisation,
+        Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline),
     ).policies
 
 

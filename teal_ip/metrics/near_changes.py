@@ -62,13 +62,14 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
         candidates: dict[bytes, EvaluatedMetrics] = {}
         # Evaluate each change of each member of the beam under the worst failures.
         for member in beam:
-            worst_failures, busiest = _worst_failures(search, member.metric, failures)
-            for link, value in _candidate_values(search, member.metric, busiest):
+            worst_failures, busiest_link = _worst_failures(search, member.metric, failures)
+            for link, candidate_metric in _candidate_values(search, member.metric, busiest_link):
                 if deadline.is_over:
                     return best.metric, num_trials
                 metric = member.metric.copy()
-                metric[link] = value
+                metric[link] = candidate_metric
                 num_trials += 1
+                # Metrics that several members of the beam lead to count once.
                 candidates[metric.tobytes()] = EvaluatedMetrics(
                     metric, _score(search, metric, worst_failures)
                 )
@@ -112,33 +113,35 @@ def _worst_failures(
         link indices of the worst eight failures, the worst first; and index of the link.
     """
     results = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(failures)
-    by_failure = results.utilisation.max(1)
-    worst_failure = int(by_failure.argmax())
-    order = np.argsort(-by_failure, kind="stable")[:_NUM_WORST_FAILURES]
+    utilisation_by_failure = results.utilisation.max(1)
+    worst_failure = int(utilisation_by_failure.argmax())
+    order = np.argsort(-utilisation_by_failure, kind="stable")[:_NUM_WORST_FAILURES]
     return [failures[s] for s in order], int(
         results.busiest[worst_failure, results.utilisation[worst_failure].argmax()]
     )
 
 
 def _candidate_values(
-    search: MetricSearch, metric: FloatArray, busiest: int
+    search: MetricSearch, metric: FloatArray, busiest_link: int
 ) -> Iterator[tuple[int, float]]:
     """Yield pairs (link, metric) that may move traffic, for links near the most utilised one.
 
     Args:
         search: search problem.
         metric: (E,) current metrics.
-        busiest: index of the most utilised link.
+        busiest_link: index of the most utilised link.
     """
     topology = search.topology
     source = topology.link_source
     target = topology.link_target
     # (N, N) number of hops, then distance, from node u to destination t, at [t, u].
-    hops = EcmpDag.of(topology, np.ones(len(source))).dags.distance
+    hop_distance = EcmpDag.of(topology, np.ones(len(source))).dags.distance
     distance = EcmpDag.of(topology, metric).dags.distance
-    # (E,) hops from either end of each link to the nearer end of the busiest link.
-    ends = (source[busiest], target[busiest])
-    hops_away = np.min([hops[end][side] for end in ends for side in (source, target)], axis=0)
+    # (E,) hops from the nearer end of each link to the nearer end of the busiest link.
+    ends = (source[busiest_link], target[busiest_link])
+    hops_away = np.min(
+        [hop_distance[end][side] for end in ends for side in (source, target)], axis=0
+    )
     for link in np.argsort(hops_away, kind="stable").tolist():
         if hops_away[link] > _MAX_HOPS_AWAY:
             break
@@ -150,8 +153,12 @@ def _candidate_values(
         if len(alternatives):
             path_lengths.append((metric[alternatives] + distance[:, target[alternatives]]).min(1))
         # Metrics with which a path over the link is equally long, and one more or less.
-        ties = np.concatenate([length - distance[:, target[link]] for length in path_lengths])
-        candidates = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
+        tie_metrics = np.concatenate(
+            [length - distance[:, target[link]] for length in path_lengths]
+        )
+        candidates = np.unique(
+            tie_metrics[np.isfinite(tie_metrics)][:, None] + np.array([-1.0, 0.0, 1.0])
+        )
         for value in candidates[
             (candidates >= 1) & (candidates <= search.max_metric) & (candidates != metric[link])
         ].tolist():

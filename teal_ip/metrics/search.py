@@ -62,28 +62,37 @@ def log_p_norm(load: FloatArray, inverse_capacity: FloatArray) -> tuple[float, f
         inverse_capacity: (S, E) 1 / capacity; 0 for failed links.
     """
     # Largest utilisation.
-    largest = 0.0
+    max_utilisation = 0.0
     for s in range(load.shape[0]):
         for m in range(load.shape[1]):
             for e in range(load.shape[2]):
-                largest = max(largest, load[s, m, e] * inverse_capacity[s, e])
-    if largest <= 0.0:
+                max_utilisation = max(max_utilisation, load[s, m, e] * inverse_capacity[s, e])
+    if max_utilisation <= 0.0:
         return -np.inf, 0.0
-    # Sum (u / largest)^10; the ratio avoids overflow.
-    total = 0.0
+    # Sum of (u / max u)^10; the ratio avoids overflow.
+    power_sum = 0.0
     for s in range(load.shape[0]):
         for m in range(load.shape[1]):
             for e in range(load.shape[2]):
-                ratio = load[s, m, e] * inverse_capacity[s, e] / largest
+                ratio = load[s, m, e] * inverse_capacity[s, e] / max_utilisation
                 ratio_2 = ratio * ratio
                 ratio_4 = ratio_2 * ratio_2
-                total += ratio_4 * ratio_4 * ratio_2
-    return math.log(largest) + math.log(total) / _NORM_POWER, largest
+                power_sum += ratio_4 * ratio_4 * ratio_2
+    return math.log(max_utilisation) + math.log(power_sum) / _NORM_POWER, max_utilisation
 
 
 @kernel
 def compute_loads(  # type: ignore[no-untyped-def]
-    links, metric, distance, load_by_destination, load, volume, dag, keys, heap_nodes, node_traffic
+    links,
+    metric,
+    distance,
+    load_by_destination,
+    load,
+    volume,
+    dag,
+    heap_keys,
+    heap_nodes,
+    node_traffic,
 ):
     """Compute distances and link loads of S scenarios and M matrices.
 
@@ -96,7 +105,7 @@ def compute_loads(  # type: ignore[no-untyped-def]
         load: (S, M, E) link loads, Gbit/s (written).
         volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
         dag: shortest-path DAG towards one destination, in row 0 (scratch).
-        keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
+        heap_keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
         heap_nodes: (2 E + 2,) nodes in the heap (scratch).
         node_traffic: (N,) Gbit/s through each node to one destination (scratch).
     """
@@ -106,7 +115,7 @@ def compute_loads(  # type: ignore[no-untyped-def]
         links.metric[:] = metric[s]
         for t in range(volume.shape[1]):
             # DAG towards node t, distances to it, and loads of the traffic to it.
-            shortest_path_dag(t, as_int64(0), links, dag, keys, heap_nodes)
+            shortest_path_dag(t, as_int64(0), links, dag, heap_keys, heap_nodes)
             distance[s, t] = dag.distance[0]
             for m in range(len(volume)):
                 node_traffic[:] = volume[m, t]
@@ -162,34 +171,34 @@ def _propose(  # type: ignore[no-untyped-def]
             new_metric[0] = 1.0 + rng.integers(0, int(max_metric))
         return 1
     # Draw a busy link, with probability proportional to u^8.
-    largest = 0.0
-    total = 0.0
+    max_utilisation = 0.0
+    weight_sum = 0.0
     for e in range(num_links):
-        largest = max(largest, load[m, e] * inverse_capacity[e])
-    if largest <= 0.0:
+        max_utilisation = max(max_utilisation, load[m, e] * inverse_capacity[e])
+    if max_utilisation <= 0.0:
         return 0
     for e in range(num_links):
-        total += (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
-    busy_draw = rng.random() * total
-    busy = 0
+        weight_sum += (load[m, e] * inverse_capacity[e] / max_utilisation) ** _BUSY_LINK_POWER
+    busy_draw = rng.random() * weight_sum
+    busy_link = 0
     for e in range(num_links):
-        busy_draw -= (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
+        busy_draw -= (load[m, e] * inverse_capacity[e] / max_utilisation) ** _BUSY_LINK_POWER
         if busy_draw <= 0.0:
-            busy = e
+            busy_link = e
             break
     # Find a destination that receives traffic and whose shortest paths use the busy link: try all
     # destinations in turn, starting with a random one.
     num_nodes = distance.shape[0]
     first_destination = rng.integers(0, num_nodes)
     t = -1
-    u = links.tail[busy]
+    u = links.tail[busy_link]
     for i in range(num_nodes):
         destination = (first_destination + i) % num_nodes
-        head_distance = distance[destination, links.head[busy]]
+        head_distance = distance[destination, links.head[busy_link]]
         if (
             is_destination[destination]
             and head_distance < np.inf
-            and distance[destination, u] == metric[busy] + head_distance
+            and distance[destination, u] == metric[busy_link] + head_distance
         ):
             t = destination
             break
@@ -214,45 +223,45 @@ def _propose(  # type: ignore[no-untyped-def]
             u = upstream
         # Choose a distance of u to the destination: the current one, or 1 more.  Change each link
         # out of u, with probability 0.7, to the metric at which the path over it has this distance.
-        num_changed = 0
+        move_size = 0
         common_distance = distance[t, u]
         if rng.random() < 0.5:
             common_distance += 1.0
         for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
             e = links.out_link[j]
             tie_metric = common_distance - distance[t, links.head[e]]
-            is_allowed = (
+            is_candidate = (
                 tie_metric >= 1.0
                 and tie_metric <= max_metric
-                and num_changed < _MAX_CHANGED
+                and move_size < _MAX_CHANGED
                 and metric[e] != tie_metric
             )
-            if is_allowed and rng.random() < 0.7:
-                changed_link[num_changed] = e
-                new_metric[num_changed] = tie_metric
-                num_changed += 1
-        return num_changed
+            if is_candidate and rng.random() < 0.7:
+                changed_link[move_size] = e
+                new_metric[move_size] = tie_metric
+                move_size += 1
+        return move_size
     # Find the best alternative to the busy link: another link out of the same node.
-    shortest = np.inf
-    alternative = -1
+    shortest_length = np.inf
+    alternative_link = -1
     for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
         e = links.out_link[j]
         length = metric[e] + distance[t, links.head[e]]
-        if e != busy and length < shortest:
-            shortest = length
-            alternative = e
-    if alternative < 0:
+        if e != busy_link and length < shortest_length:
+            shortest_length = length
+            alternative_link = e
+    if alternative_link < 0:
         return 0
     # Raise the metric of the busy link (probability 0.6) until both paths are equally long, or
     # lower that of the alternative; with a margin of 1 (probability 0.5) the alternative becomes
     # shorter.
     margin = 1.0 if rng.random() < 0.5 else 0.0
     if rng.random() < 0.6:
-        changed_metric = shortest - distance[t, links.head[busy]] + margin
-        changed_link[0] = busy
+        changed_metric = shortest_length - distance[t, links.head[busy_link]] + margin
+        changed_link[0] = busy_link
     else:
-        changed_metric = distance[t, u] - distance[t, links.head[alternative]] - margin
-        changed_link[0] = alternative
+        changed_metric = distance[t, u] - distance[t, links.head[alternative_link]] - margin
+        changed_link[0] = alternative_link
     new_metric[0] = min(max_metric, max(1.0, changed_metric))
     return 1
 
@@ -310,7 +319,7 @@ def anneal(  # type: ignore[no-untyped-def]
     num_scenarios, num_matrices, num_links = load.shape
     num_nodes = distance.shape[1]
     dag = new_dags(1, num_nodes, num_links)
-    keys = np.empty(2 * num_links + 2)
+    heap_keys = np.empty(2 * num_links + 2)
     heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
     node_traffic = np.empty(num_nodes)
     # (8,) links of a move, and their metrics after and before.
@@ -319,17 +328,17 @@ def anneal(  # type: ignore[no-untyped-def]
     old_metric = np.empty(_MAX_CHANGED)
     # Affected pairs (scenario, destination) of a move, at most S N; for each, the distances (N,)
     # and link loads (M, E) of its traffic after the move.
-    affected = np.empty((num_scenarios * num_nodes, 2), dtype=np.int64)
+    affected_pair = np.empty((num_scenarios * num_nodes, 2), dtype=np.int64)
     new_distance = np.empty((num_scenarios * num_nodes, num_nodes))
     new_load = np.empty((num_scenarios * num_nodes, num_matrices, num_links))
     # (S, M, E) loads after the move.
     trial_load = load.copy()
     current_score, _ = log_p_norm(load, inverse_capacity)
-    # A view of the metrics without failure, which accepted moves change.
+    # Current metrics: those of the scenario without failure, a view that accepted moves change.
     current_metric = metric[0]
     for _ in range(num_moves):
         # Propose a move.
-        num_changed = _propose(
+        move_size = _propose(
             links,
             current_metric,
             distance[0],
@@ -342,17 +351,17 @@ def anneal(  # type: ignore[no-untyped-def]
             new_metric,
         )
         # Reject it if the metrics of too many links would differ from ``start_metric``.
-        num_changes = 0
+        num_differing_links = 0
         for e in range(num_links):
             trial_metric = current_metric[e]
-            for i in range(num_changed):
+            for i in range(move_size):
                 if changed_link[i] == e:
                     trial_metric = new_metric[i]
-            num_changes += trial_metric != start_metric[e]
-        if num_changed == 0 or num_changes > max_changes:
+            num_differing_links += trial_metric != start_metric[e]
+        if move_size == 0 or num_differing_links > max_changes:
             continue
         # Recompute the destinations whose shortest paths may change.
-        for i in range(num_changed):
+        for i in range(move_size):
             old_metric[i] = current_metric[changed_link[i]]
         num_affected = 0
         trial_load[:] = load
@@ -364,7 +373,7 @@ def anneal(  # type: ignore[no-untyped-def]
                 # A link whose metric rises must be a next hop; one whose metric falls must become
                 # as short as the current path.
                 is_affected = False
-                for i in range(num_changed):
+                for i in range(move_size):
                     e = changed_link[i]
                     if is_failed[s, e]:
                         continue
@@ -381,14 +390,14 @@ def anneal(  # type: ignore[no-untyped-def]
                 # Set the metrics of the scenario once.
                 if not has_scenario_metrics:
                     links.metric[:] = metric[s]
-                    for i in range(num_changed):
+                    for i in range(move_size):
                         if not is_failed[s, changed_link[i]]:
                             links.metric[changed_link[i]] = new_metric[i]
                     has_scenario_metrics = True
                 # Shortest paths and loads towards this destination.
-                shortest_path_dag(t, as_int64(0), links, dag, keys, heap_nodes)
-                affected[num_affected, 0] = s
-                affected[num_affected, 1] = t
+                shortest_path_dag(t, as_int64(0), links, dag, heap_keys, heap_nodes)
+                affected_pair[num_affected, 0] = s
+                affected_pair[num_affected, 1] = t
                 new_distance[num_affected] = dag.distance[0]
                 new_load[num_affected] = 0.0
                 for m in range(num_matrices):
@@ -400,23 +409,25 @@ def anneal(  # type: ignore[no-untyped-def]
                         )
                 num_affected += 1
         # Metropolis acceptance.
-        score, largest = log_p_norm(trial_load, inverse_capacity)
-        if score <= current_score or rng.random() < math.exp((current_score - score) / temperature):
+        trial_score, trial_utilisation = log_p_norm(trial_load, inverse_capacity)
+        if trial_score <= current_score or rng.random() < math.exp(
+            (current_score - trial_score) / temperature
+        ):
             # Accept the move: update score, loads, metrics and distances.
-            current_score = score
+            current_score = trial_score
             load[:] = trial_load
-            for i in range(num_changed):
+            for i in range(move_size):
                 for s in range(num_scenarios):
                     if not is_failed[s, changed_link[i]]:
                         metric[s, changed_link[i]] = new_metric[i]
             for i in range(num_affected):
-                s, t = affected[i]
+                s, t = affected_pair[i]
                 distance[s, t] = new_distance[i]
                 for m in range(num_matrices):
                     load_by_destination[s, m, t] = new_load[i, m]
-            # Update the incumbent.
-            if largest < best_utilisation * (1 - 1e-12):
-                best_utilisation = largest
+            # Update the incumbent; smaller differences are rounding errors.
+            if trial_utilisation < best_utilisation * (1 - 1e-12):
+                best_utilisation = trial_utilisation
                 for e in range(num_links):
                     best_metric[e] = current_metric[e]
     return best_utilisation
@@ -494,13 +505,13 @@ class _AnnealingWalk:
         links: the E links of the network; ``metric`` is scratch memory.
         is_failed: (S, E) failed links of each scenario; scenario 0 has only links without capacity.
         metric: (S, E) current metrics; infinite for failed links.
-        inverse: (S, E) 1 / capacity; 0 for failed links.
+        inverse_capacity: (S, E) 1 / capacity; 0 for failed links.
         distance: (S, N, N) distance from node u to destination t, at [s, t, u].
         load_by_destination: (S, M, N, E) link loads of the traffic to each destination, Gbit/s.
         load: (S, M, E) link loads, Gbit/s.
         is_destination: (N,) whether a node receives traffic.
         best_metric: (E,) metrics of the incumbent.
-        best: largest link utilisation of the incumbent; infinite before the first evaluation.
+        best_utilisation: largest link utilisation of the incumbent; infinite until it is computed.
     """
 
     def __init__(self, search: MetricSearch, start_metric: FloatArray, seed: int) -> None:
@@ -520,7 +531,7 @@ class _AnnealingWalk:
             self.is_failed, np.inf, np.where(has_no_capacity, search.start, start_metric)
         )
         # 1 / capacity, so that the utilisation of a failed link is 0.
-        self.inverse = np.where(
+        self.inverse_capacity = np.where(
             self.is_failed, 0, 1 / np.where(has_no_capacity, 1, topology.capacity)
         )
         # Allocated here, and filled before the first move.
@@ -531,7 +542,7 @@ class _AnnealingWalk:
         self.load = np.empty((num_scenarios, len(search.volume), num_links))
         self.is_destination = search.volume.sum((0, 2)) > 0
         self.best_metric = start_metric.copy()
-        self.best = math.inf
+        self.best_utilisation = math.inf
 
     def run(self, full_deadline: Deadline, time_share: float) -> MetricResult:
         """Compute the initial state, then anneal; return the incumbent.
@@ -548,6 +559,7 @@ class _AnnealingWalk:
         num_moves = 0
         batch_moves = _FIRST_BATCH_MOVES
         walk_begin = current_time = time.perf_counter()
+        # A positive duration, since the temperature divides by it.
         duration_s = max(deadline.remaining_s, 1e-9)
         while not deadline.is_over:
             # Geometric cooling.
@@ -567,13 +579,13 @@ class _AnnealingWalk:
                     4 * batch_moves,
                 ),
             )
-        return MetricResult(self.best_metric, self.best, math.nan, num_moves)
+        return MetricResult(self.best_metric, self.best_utilisation, math.nan, num_moves)
 
     def _anneal(self, temperature: float, num_moves: int) -> None:
         """Try ``num_moves`` moves at one temperature, in units of the score; update state and
         incumbent.
         """
-        self.best = float(
+        self.best_utilisation = float(
             anneal(
                 self.links,
                 self.metric,
@@ -582,7 +594,7 @@ class _AnnealingWalk:
                 self.load_by_destination,
                 self.load,
                 self.search.volume,
-                self.inverse,
+                self.inverse_capacity,
                 self.is_destination,
                 self.is_failed,
                 float(self.search.max_metric),
@@ -591,7 +603,7 @@ class _AnnealingWalk:
                 num_moves,
                 self.rng,
                 self.best_metric,
-                self.best,
+                self.best_utilisation,
             )
         )
 
@@ -604,7 +616,7 @@ class _AnnealingWalk:
         num_nodes = self.distance.shape[1]
         num_links = self.load.shape[2]
         dag = new_dags(1, num_nodes, num_links)
-        keys = np.empty(2 * num_links + 2)
+        heap_keys = np.empty(2 * num_links + 2)
         heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
         node_traffic = np.empty(num_nodes)
         # Scenarios one by one, so that the deadline is checked between them.
@@ -620,11 +632,11 @@ class _AnnealingWalk:
                 self.load[scenario],
                 self.search.volume,
                 dag,
-                keys,
+                heap_keys,
                 heap_nodes,
                 node_traffic,
             )
-        self.best = float(log_p_norm(self.load, self.inverse)[1])
+        self.best_utilisation = float(log_p_norm(self.load, self.inverse_capacity)[1])
 
 
 def _run_walk(
@@ -705,10 +717,12 @@ def improve_metrics(
     deadline = Deadline.after(seconds)
     walk_results, was_interrupted = _run_walks(search, starting_metrics, seed, threads, deadline)
     results += walk_results
-    best = min(results, key=lambda result: result.utilisation)
-    metric = np.where(topology.capacity > 0, best.metric, search.start)
+    best_result = min(results, key=lambda result: result.utilisation)
+    metric = np.where(topology.capacity > 0, best_result.metric, search.start)
     num_moves = sum(result.num_moves for result in results)
-    return MetricResult(metric, best.utilisation, utilisation_before, num_moves, was_interrupted)
+    return MetricResult(
+        metric, best_result.utilisation, utilisation_before, num_moves, was_interrupted
+    )
 
 
 def _check_search(search: MetricSearch, threads: int) -> None:
@@ -767,10 +781,11 @@ def _run_walks(
     """
     results = list[MetricResult]()
     was_interrupted = False
-    # Groups of concurrent walks, one group after the other; ``group`` is its first walk.
-    for group in range(0, len(starting_metrics), threads):
-        walk_indices = range(group, min(group + threads, len(starting_metrics)))
-        share = len(walk_indices) / (len(starting_metrics) - group)
+    # Groups of concurrent walks, one group after the other; the remaining time is shared equally by
+    # the remaining walks.
+    for first_walk in range(0, len(starting_metrics), threads):
+        walk_indices = range(first_walk, min(first_walk + threads, len(starting_metrics)))
+        time_share = len(walk_indices) / (len(starting_metrics) - first_walk)
         with ThreadPoolExecutor(threads) as pool:
             running = []
             try:
@@ -779,7 +794,12 @@ def _run_walks(
                     seed_of_walk = seed + 1_000_003 * walk
                     running.append(
                         pool.submit(
-                            _run_walk, search, starting_metrics[walk], seed_of_walk, deadline, share
+                            _run_walk,
+                            search,
+                            starting_metrics[walk],
+                            seed_of_walk,
+                            deadline,
+                            time_share,
                         )
                     )
                 while wait(running, _SIGNAL_CHECK_S).not_done:
@@ -827,26 +847,30 @@ def change_order(
         the time limit prevented its computation.
     """
     deadline = deadline or Deadline()
-    remaining = [int(e) for e in np.flatnonzero(metric != search.start)]
-    current = search.start.copy()
+    remaining_links = [int(e) for e in np.flatnonzero(metric != search.start)]
+    current_metric = search.start.copy()
     order = list[int]()
     utilisation_after = list[float]()
-    while remaining:
+    while remaining_links:
         # Largest link utilisation after each of the remaining changes.
-        scores = []
-        for e in remaining:
+        trial_utilisations = []
+        for e in remaining_links:
+            # At the deadline: the other changes by link index, and the utilisation after the last.
             if deadline.is_over:
-                unknown = [math.nan] * (len(remaining) - 1)
-                return [*order, *remaining], [
+                unknown = [math.nan] * (len(remaining_links) - 1)
+                return [*order, *remaining_links], [
                     *utilisation_after,
                     *unknown,
                     largest_utilisation(search, metric),
                 ]
-            scores.append(_utilisation_with_change(search, current, e, metric[e]))
-        best_index = int(np.argmin(scores))
-        utilisation_after.append(scores[best_index])
-        current[remaining[best_index]] = metric[remaining[best_index]]
-        order.append(remaining.pop(best_index))
+            trial_utilisations.append(
+                _utilisation_with_change(search, current_metric, e, metric[e])
+            )
+        # Apply the change with the smallest utilisation.
+        best_index = int(np.argmin(trial_utilisations))
+        utilisation_after.append(trial_utilisations[best_index])
+        current_metric[remaining_links[best_index]] = metric[remaining_links[best_index]]
+        order.append(remaining_links.pop(best_index))
         report(len(order))
     return order, utilisation_after
 
@@ -872,10 +896,12 @@ def useful_changes(
     utilisation_before = largest_utilisation(search, search.start)
     while True:
         order, utilisation_after = change_order(search, metric, deadline=deadline)
-        utilisation = [utilisation_before, *utilisation_after]
+        utilisation_by_step = [utilisation_before, *utilisation_after]
         # Shortest prefix of the order with the smallest utilisation.
-        target = float(np.nanmin(utilisation)) * (1 + _ROUNDING)
-        num_changes = next(n for n, value in enumerate(utilisation) if value <= target)
+        target_utilisation = float(np.nanmin(utilisation_by_step)) * (1 + _ROUNDING)
+        num_changes = next(
+            n for n, value in enumerate(utilisation_by_step) if value <= target_utilisation
+        )
         trial_metric = search.start.copy()
         useful_links = order[:num_changes]
         trial_metric[useful_links] = metric[useful_links]
@@ -883,7 +909,10 @@ def useful_changes(
         for link in order[:num_changes]:
             if deadline.is_over:
                 break
-            if _utilisation_with_change(search, trial_metric, link, search.start[link]) <= target:
+            if (
+                _utilisation_with_change(search, trial_metric, link, search.start[link])
+                <= target_utilisation
+            ):
                 trial_metric[link] = search.start[link]
                 useful_links.remove(link)
         if len(useful_links) == num_changes or deadline.is_over:
@@ -892,11 +921,11 @@ def useful_changes(
 
 
 def _utilisation_with_change(
-    search: MetricSearch, metric: FloatArray, link: int, value: float
+    search: MetricSearch, metric: FloatArray, link: int, new_metric: float
 ) -> float:
     """Return the largest link utilisation under metrics (E,) if ``link`` gets the metric
-    ``value``.
+    ``new_metric``.
     """
     trial = metric.copy()
-    trial[link] = value
+    trial[link] = new_metric
     return largest_utilisation(search, trial)

@@ -15,7 +15,7 @@ from teal.runtime import rounding
 from teal.runtime.storage import json_value
 from teal_ip.purchases.benders import Upgrade
 from teal_ip.purchases.proof import CutProof
-from teal_ip.routing.growth import Growth, LinkForecast, when
+from teal_ip.routing.growth import Growth, LinkForecast, month_phrase
 
 # Relative gap to the bound over all paths above which the bound is too weak to be reported.
 _MAX_USEFUL_GAP = 0.5
@@ -302,7 +302,7 @@ class UpgradePlan:
             full_links = [entry for entry in self.forecasts if entry.full_under_failure]
             lines += [
                 f"{entry.link} is full under failure of {entry.worst_failure or 'nothing'} "
-                f"{when(entry.full_under_failure)}"
+                f"{month_phrase(entry.full_under_failure)}"
                 for entry in full_links[:_MAX_NAMED]
             ]
         lines += self._describe_cut_off()

@@ -1,1 +1,1 @@
-"""Readings of interface counters: what they are, and their files."""
+"""Readings of interface counters: rates of links and routers, and import from files."""

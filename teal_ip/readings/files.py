@@ -116,6 +116,7 @@ def _response_rows(document: Any, location: str) -> Iterator[tuple[float, str, s
     for key, values in _values_by_key(document, location).items():
         for position, entry in enumerate(values):
             field = f"{' '.join(key)}: values[{position}]"
+            # Each reading is a list [time, value].
             time_and_value = list_of(entry, location, field)
             if len(time_and_value) != 2:
                 raise InputError(location, field, "[time, value]", repr(entry)[:80])
@@ -143,13 +144,13 @@ def _values_by_key(document: Any, location: str) -> dict[_SeriesKey, list[Any]]:
         labels = object_of(series.get("metric"), location, f"{position_text}: metric")
         key = _series_key(labels, location, position_text)
         values = list_of(series.get("values"), location, f"{position_text}: values")
-        previous = labels_by_key.setdefault(key, labels)
+        previous_labels = labels_by_key.setdefault(key, labels)
         # A 64-bit counter replaces a 32-bit one.
-        if previous is labels or _is_64_bit(labels) > _is_64_bit(previous):
+        if previous_labels is labels or _is_64_bit(labels) > _is_64_bit(previous_labels):
             labels_by_key[key] = labels
             values_by_key[key] = values
-        elif _is_64_bit(labels) == _is_64_bit(previous):
-            raise _ambiguous_series(key, previous, labels, location, position_text)
+        elif _is_64_bit(labels) == _is_64_bit(previous_labels):
+            raise _ambiguous_series(key, previous_labels, labels, location, position_text)
     return values_by_key
 
 
@@ -166,15 +167,16 @@ def _series_key(labels: dict[str, Any], location: str, position_text: str) -> _S
     """
     router = without_port(_first_label(labels, _ROUTER_LABELS, location, position_text))
     interface = _first_label(labels, _INTERFACE_LABELS, location, position_text)
-    name = str(labels.get("__name__", ""))
+    # Direction: its label, else the pattern that the name of the metric matches.
+    metric_name = str(labels.get("__name__", ""))
     direction = labels.get("direction") or next(
-        (d for d, pattern in _DIRECTION_PATTERNS.items() if pattern.search(name)), ""
+        (d for d, pattern in _DIRECTION_PATTERNS.items() if pattern.search(metric_name)), ""
     )
     if direction not in _DIRECTION_PATTERNS:
         raise InputError.invalid(
             location,
             f"{position_text}: direction",
-            f"neither a label direction nor the metric name {name!r} says in or out",
+            f"neither a label direction nor the metric name {metric_name!r} says in or out",
             "query the counter itself, such as ifHCInOctets: rate() and sum() drop the name",
         )
     return router, interface, direction
@@ -182,8 +184,8 @@ def _series_key(labels: dict[str, Any], location: str, position_text: str) -> _S
 
 def _ambiguous_series(
     key: _SeriesKey,
-    previous: dict[str, Any],
-    labels: dict[str, Any],
+    first_labels: dict[str, Any],
+    second_labels: dict[str, Any],
     location: str,
     position_text: str,
 ) -> InputError:
@@ -193,18 +195,19 @@ def _ambiguous_series(
 
     Args:
         key: router, interface and direction.
-        previous: labels of the first series.
-        labels: labels of the second series.
+        first_labels: labels of the first series.
+        second_labels: labels of the second series.
         location: the file, for messages.
         position_text: position of the second series in the file, for messages.
     """
     router, interface, direction = key
-    differing = [
-        f"{name}={previous.get(name)!r} and {labels.get(name)!r}"
-        for name in dict.fromkeys([*previous, *labels])
-        if previous.get(name) != labels.get(name)
+    # Labels whose values differ between the series, or that one of them lacks.
+    label_differences = [
+        f"{name}={first_labels.get(name)!r} and {second_labels.get(name)!r}"
+        for name in dict.fromkeys([*first_labels, *second_labels])
+        if first_labels.get(name) != second_labels.get(name)
     ]
-    labels_text = ", ".join(differing) or "with the same labels"
+    labels_text = ", ".join(label_differences) or "with the same labels"
     return InputError.invalid(
         location,
         position_text,
@@ -360,15 +363,16 @@ def _load_npz(path: Path) -> Counters:
     """
     try:
         check_npz(path)
-        with np.load(path, allow_pickle=False) as stored:
-            missing = [name for name in _ARRAY_NAMES if name not in stored.files]
-            if missing:
-                raise InputError.invalid(str(path), "arrays", f"missing {', '.join(missing)}")
-            arrays = {name: stored[name] for name in _ARRAY_NAMES}
+        with np.load(path, allow_pickle=False) as archive:
+            missing_names = [name for name in _ARRAY_NAMES if name not in archive.files]
+            if missing_names:
+                raise InputError.invalid(str(path), "arrays", f"missing {', '.join(missing_names)}")
+            arrays = {name: archive[name] for name in _ARRAY_NAMES}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError.invalid(
             str(path), "", f"not readable as a .npz file of counters ({error})"
         ) from None
+    # Times are stored as seconds since 1970.
     times = arrays.pop("timestamps").astype("datetime64[s]")
     interval_s = float(arrays.pop("interval_s"))
     return Counters(
@@ -418,6 +422,7 @@ def _read_csv(path: Path) -> Any:
     """
     import pandas as pd
 
+    # The heading shows the column separator.
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
         separator = cells.separator_of(stream.readline())
     frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
@@ -440,7 +445,7 @@ class _InterfaceTarget:
     is_ignored: bool = False
 
     @property
-    def is_border(self) -> bool:
+    def is_external(self) -> bool:
         """Whether the interface is external: without links, and not ignored."""
         return self.out_link is None and self.in_link is None and not self.is_ignored
 
@@ -517,6 +522,7 @@ class _InterfaceReadings:
         """
         import pandas as pd
 
+        # Group the rows by router, name of the interface, and direction.
         columns = {"r": self.routers, "n": self.interfaces, "d": self.directions}
         for (router, interface, direction), rows in (
             pd.DataFrame(columns).groupby(["r", "n", "d"]).indices.items()
@@ -551,9 +557,9 @@ def counters_from_frame(
     """
     # Parse the cells; exclude empty and negative readings.
     layout, frame = _detect_layout(frame, location)
-    times, amounts, directions = _parse_values(frame, layout, location)
-    is_valid = np.isfinite(amounts) & (amounts >= 0)
-    num_invalid = len(amounts) - int(is_valid.sum())
+    times, reading_values, directions = _parse_values(frame, layout, location)
+    is_valid = np.isfinite(reading_values) & (reading_values >= 0)
+    num_invalid = len(reading_values) - int(is_valid.sum())
     notes = (
         [f"{num_invalid:,} of {len(frame):,} readings excluded: empty or negative"]
         if num_invalid
@@ -563,26 +569,28 @@ def counters_from_frame(
     find_target, table_targets = _interface_targets(topology, interfaces, location)
     readings = _InterfaceReadings(
         times,
-        amounts,
+        reading_values,
         directions,
         routers=_cell_texts(frame["router"], lambda cell: topology.name_of(cells.cell_text(cell))),
         interfaces=_cell_texts(frame[layout.name_column], cells.cell_text),
     )
     _check_routers(readings, topology, location)
     router_names = set(readings.routers)
-    targets, ignored = _match_interfaces(readings, find_target, ignore, location)
-    if ignored:
-        notes.append(f"{len(ignored):,} interfaces ignored")
-    is_ignored = np.array([key in ignored for key in readings.interface_keys()], dtype=bool)
+    targets, ignored_keys = _match_interfaces(readings, find_target, ignore, location)
+    if ignored_keys:
+        notes.append(f"{len(ignored_keys):,} interfaces ignored")
+    is_ignored = np.array([key in ignored_keys for key in readings.interface_keys()], dtype=bool)
     readings = readings.select(is_valid & ~is_ignored)
     # Divide the time into intervals.
-    readings, ends, interval_length_s = _assign_intervals(readings, layout, interval_s, location)
+    readings, interval_ends, interval_length_s = _assign_intervals(
+        readings, layout, interval_s, location
+    )
     # Compute mean rates in each interval, summed by link or router.
     rates = IntervalRates(
         topology,
-        ends,
+        interval_ends,
         interval_length_s,
-        factor=_gbit_per_unit(layout, unit),
+        gbit_per_unit=_gbit_per_unit(layout, unit),
         is_cumulative=layout.is_cumulative,
         location=location,
     )
@@ -590,7 +598,7 @@ def counters_from_frame(
     notes += rates.notes()
     # Set ingress and egress of transit-only routers to 0.
     all_targets = {
-        key: target for key, target in (table_targets | targets).items() if key not in ignored
+        key: target for key, target in (table_targets | targets).items() if key not in ignored_keys
     }
     notes += _clear_transit_only(rates, topology, router_names, all_targets)
     notes += rates.plausibility_notes()
@@ -608,7 +616,9 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
         InputError: a missing column, or counters with the column start.
     """
     # Divide headings such as "rate (Mbit/s)" into name and unit.
-    units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
+    unit_by_heading = {
+        plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit
+    }
     frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
     # Choose the columns: start is used without time only, neighbour without interface, rate without
     # bytes.
@@ -617,7 +627,7 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
         time_column="start" if is_by_start else "time",
         name_column="interface" if "interface" in frame.columns else "neighbour",
         value_column="bytes" if "bytes" in frame.columns else "rate",
-        rate_unit=units.get("rate", ""),
+        rate_unit=unit_by_heading.get("rate", ""),
     )
     if is_by_start and layout.is_cumulative:
         raise InputError.invalid(
@@ -627,19 +637,19 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
             "use a column time",
         )
     # Check that no column is missing.
-    required = (
+    required_columns = (
         layout.time_column,
         "router",
         layout.name_column,
         "direction",
         layout.value_column,
     )
-    missing = [name for name in required if name not in frame.columns]
-    if missing:
+    missing_columns = [name for name in required_columns if name not in frame.columns]
+    if missing_columns:
         raise InputError.invalid(
             location,
             "columns",
-            f"missing {', '.join(missing)}",
+            f"missing {', '.join(missing_columns)}",
             "use the columns time, router, interface or neighbour, direction, bytes or rate",
         )
     return layout, frame
@@ -679,9 +689,9 @@ def _parse_values(
 
 def _check_routers(readings: _InterfaceReadings, topology: Topology, location: str) -> None:
     """Raise InputError if readings are of routers that the network does not have."""
-    unknown = sorted(set(readings.routers) - set(topology.node_index()))
-    if unknown:
-        names = listed([repr(name) for name in unknown], _MAX_LISTED)
+    unknown_routers = sorted(set(readings.routers) - set(topology.node_index()))
+    if unknown_routers:
+        names = listed([repr(name) for name in unknown_routers], _MAX_LISTED)
         raise InputError.invalid(
             location,
             "router",
@@ -705,11 +715,11 @@ def _match_interfaces(
         InputError: an unknown interface, or an invalid regular expression.
     """
     targets = {key: find_target(*key) for key in set(readings.interface_keys())}
-    ignored = _ignored_interfaces(targets, ignore)
+    ignored_keys = _ignored_interfaces(targets, ignore)
     _check_all_known(
-        {key: target for key, target in targets.items() if key not in ignored}, location
+        {key: target for key, target in targets.items() if key not in ignored_keys}, location
     )
-    return targets, ignored
+    return targets, ignored_keys
 
 
 def _assign_intervals(
@@ -743,12 +753,12 @@ def _assign_intervals(
     if layout.is_by_start:
         readings = dataclasses.replace(readings, times=readings.times + interval_length_s)
     # Intervals begin with the first reading of a counter, or end with the first rate.
-    ends = np.arange(
+    interval_ends = np.arange(
         readings.times.min() + (interval_length_s if layout.is_cumulative else 0),
         readings.times.max() + interval_length_s / 2,
         interval_length_s,
     )
-    return readings, ends, interval_length_s
+    return readings, interval_ends, interval_length_s
 
 
 def _gbit_per_unit(layout: _TableLayout, unit: str) -> float:
@@ -762,8 +772,8 @@ def _gbit_per_unit(layout: _TableLayout, unit: str) -> float:
         InputError: an unknown unit.
     """
     unit = unit or layout.rate_unit
-    factor = gbps_per_unit(unit, "--counter-unit") if unit else 1.0
-    return GBIT_PER_BYTE if layout.is_cumulative else factor
+    gbit_per_unit = gbps_per_unit(unit, "--counter-unit") if unit else 1.0
+    return GBIT_PER_BYTE if layout.is_cumulative else gbit_per_unit
 
 
 def _add_interfaces(
@@ -793,12 +803,13 @@ def _add_interfaces(
         label = f"{interface or 'external'} of {router}, {direction}"
         # Sort by time, and drop repeated readings.
         read_times = readings.times[rows]
-        amounts = readings.values[rows]
+        reading_values = readings.values[rows]
         time_order = np.argsort(read_times, kind="stable")
         read_times = read_times[time_order]
-        amounts = amounts[time_order]
+        reading_values = reading_values[time_order]
+        # A reading is repeated if it has the time of the one before; its value must be the same.
         is_repeated = np.diff(read_times, prepend=-math.inf) == 0
-        if (is_repeated & (np.diff(amounts, prepend=0.0) != 0)).any():
+        if (is_repeated & (np.diff(reading_values, prepend=0.0) != 0)).any():
             raise InputError.invalid(
                 location,
                 name_column,
@@ -815,11 +826,13 @@ def _add_interfaces(
         capacity = (
             float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         )
-        series = rates.means(read_times[~is_repeated], amounts[~is_repeated], capacity, label)
+        interface_rates = rates.mean_rates(
+            read_times[~is_repeated], reading_values[~is_repeated], capacity, label
+        )
         if link is not None:
-            rates.add_to_link(link, direction, interface, series)
-        elif target.is_border:
-            rates.add_to_router(node_index[router], direction, series)
+            rates.add_to_link(link, direction, interface, interface_rates)
+        elif target.is_external:
+            rates.add_to_router(node_index[router], direction, interface_rates)
 
 
 def _clear_transit_only(
@@ -843,16 +856,18 @@ def _clear_transit_only(
     """
     # Candidates are routers with readings, but without external interfaces.
     border_routers = {
-        router for (router, _), target in targets.items() if target is not None and target.is_border
+        router
+        for (router, _), target in targets.items()
+        if target is not None and target.is_external
     }
     if not border_routers:
         return []
     is_candidate = np.isin(topology.node_names, sorted(router_names - border_routers))
-    transit_only = without_own_traffic(topology, is_candidate, rates.sent, rates.received)
-    if not transit_only:
+    transit_only_nodes = without_own_traffic(topology, is_candidate, rates.sent, rates.received)
+    if not transit_only_nodes:
         return []
-    rates.ingress[:, transit_only] = rates.egress[:, transit_only] = 0.0
-    names = ", ".join(topology.node_names[node] for node in transit_only)
+    rates.ingress[:, transit_only_nodes] = rates.egress[:, transit_only_nodes] = 0.0
+    names = ", ".join(topology.node_names[node] for node in transit_only_nodes)
     return [
         "no traffic of their own (all interfaces are read, none is external, and the links balance): "
         f"{names}"
@@ -868,6 +883,7 @@ def _cell_texts(column: Any, to_text: Callable[[Any], str]) -> AnyArray:
     """
     import pandas as pd
 
+    # Index of the distinct cell that each cell equals.
     codes, distinct = pd.factorize(column, use_na_sentinel=False)
     return np.array([to_text(cell) for cell in distinct], dtype=object)[codes]
 
@@ -888,6 +904,7 @@ def _parse_numbers(column: Any, location: str, name: str, separator: str) -> Flo
 
     if column.dtype.kind not in "iuf":
         texts = column.fillna("").astype(str)
+        # Convert decimal commas and separators of thousands.
         if separator not in ("", ",") or texts.str.contains(",", regex=False).any():
             texts = pd.Series(plain_numbers(texts.tolist(), location, f"column {name}", separator))
         column = pd.to_numeric(texts, errors="coerce")
@@ -896,6 +913,7 @@ def _parse_numbers(column: Any, location: str, name: str, separator: str) -> Flo
 
 def _parse_times(column: Any, location: str) -> FloatArray:
     """Return the times (n,) of a column of dates, numbers or strings, seconds since 1970."""
+    # Dates (dtype M, or with time zone), numbers, else strings.
     if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
         return np.asarray(naive_times(column).astype("datetime64[ns]").astype(np.int64) / 1e9)
     if column.dtype.kind in "iuf":
@@ -930,7 +948,7 @@ def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
     An interface with the name of a neighbour is the link to it; any other name is external.
     """
     # Pairs of nodes with a link.
-    neighbours = {
+    adjacent_pairs = {
         (topology.node_names[a], topology.node_names[b])
         for a, b in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     }
@@ -938,11 +956,11 @@ def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
     def find_target(router: str, name: str) -> _InterfaceTarget:
         """Return the links of an interface named like the neighbour, such as b, or b#2."""
         # Neighbour, and number of the parallel link; 0 without one.
-        neighbour, member = topology.member(router, name)
+        neighbour, link_number = topology.member(router, name)
         neighbour = topology.name_of(neighbour)
-        if (router, neighbour) not in neighbours and (neighbour, router) not in neighbours:
+        if (router, neighbour) not in adjacent_pairs and (neighbour, router) not in adjacent_pairs:
             return _EXTERNAL
-        return _neighbour_target(topology, router, neighbour, member, location, "interface")
+        return _neighbour_target(topology, router, neighbour, link_number, location, "interface")
 
     return find_target
 
@@ -961,27 +979,31 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
         columns={name: str(name).strip().lower() for name in interfaces.columns}
     )
     location = str(interfaces.attrs.get("where", "--interfaces"))
-    missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
-    if missing:
+    missing_columns = [
+        name for name in ("router", "interface", "neighbour") if name not in table.columns
+    ]
+    if missing_columns:
         raise InputError.invalid(
             location,
             "columns",
-            f"missing {', '.join(missing)}",
+            f"missing {', '.join(missing_columns)}",
             "use the columns router, interface, neighbour",
         )
     node_index = topology.node_index()
     targets: dict[_InterfaceKey, _InterfaceTarget] = {}
-    for line, row in enumerate(table.to_dict("records"), 2):
+    for row_number, row in enumerate(table.to_dict("records"), 2):
         # Parse the row.
         router = topology.name_of(cells.cell_text(row["router"]))
         interface = cells.cell_text(row["interface"])
         neighbour = cells.cell_text(row["neighbour"])
         number = cells.cell_text(row.get("number")).removesuffix(".0")
         if number and not (number.isdecimal() and int(number)):
-            raise InputError(location, f"row {line}: number", "a positive integer", repr(number))
+            raise InputError(
+                location, f"row {row_number}: number", "a positive integer", repr(number)
+            )
         if router not in node_index:
             raise InputError(
-                location, f"row {line}: router", f"a node of {topology.name}", repr(router)
+                location, f"row {row_number}: router", f"a node of {topology.name}", repr(router)
             )
         # The interface is ignored, external, or on the links to a neighbour.
         if str(row.get("ignore", "")).strip().lower() in _TRUE_TEXTS:
@@ -995,14 +1017,14 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
                 topology.name_of(neighbour),
                 int(number or 0),
                 location,
-                f"row {line}: neighbour",
+                f"row {row_number}: neighbour",
             )
         targets[router, interface] = target
     return targets
 
 
 def _neighbour_target(
-    topology: Topology, router: str, neighbour: str, member: int, location: str, field: str
+    topology: Topology, router: str, neighbour: str, link_number: int, location: str, field: str
 ) -> _InterfaceTarget:
     """Return the links from and to a neighbour, to which an interface of a router belongs.
 
@@ -1010,7 +1032,7 @@ def _neighbour_target(
         topology: the network.
         router: name of a node.
         neighbour: name of the neighbour.
-        member: number of the parallel link, from 1; 0 if there is only one.
+        link_number: number of the parallel link, from 1; 0 if there is only one.
         location: the file, for messages.
         field: column, for messages.
 
@@ -1019,7 +1041,7 @@ def _neighbour_target(
     """
     # Without any link, the check below fails.
     try:
-        links = topology.find_links(router, neighbour, member)
+        links = topology.find_links(router, neighbour, link_number)
     except InputError:
         links = []
     outgoing = [e for e in links if topology.node_names[topology.link_source[e]] == router]
@@ -1027,7 +1049,10 @@ def _neighbour_target(
     if max(len(outgoing), len(incoming)) != 1:
         expected = f"a neighbour of {router} in {topology.name}, with a number 1, 2, ... for parallel links"
         raise InputError(
-            location, field, expected, repr(f"{neighbour}#{member}" if member else neighbour)
+            location,
+            field,
+            expected,
+            repr(f"{neighbour}#{link_number}" if link_number else neighbour),
         )
     return _InterfaceTarget(outgoing[0] if outgoing else None, incoming[0] if incoming else None)
 
@@ -1049,15 +1074,15 @@ def interfaces_of(
         InputError: no such file, or a row outside the network.
     """
     names = topology.link_names()
-    by_link = dict[str, list[str]]()
-    external = dict[str, list[str]]()
+    names_by_link = dict[str, list[str]]()
+    names_by_router = dict[str, list[str]]()
     targets = _interface_targets(topology, _read_table(path), str(path))[1]
     for (router, name), target in sorted(targets.items(), key=lambda entry: entry[0]):
-        if target.is_border:
-            external.setdefault(router, []).append(name)
+        if target.is_external:
+            names_by_router.setdefault(router, []).append(name)
         elif target.out_link is not None:
-            by_link.setdefault(names[target.out_link], []).append(name)
-    return by_link, external
+            names_by_link.setdefault(names[target.out_link], []).append(name)
+    return names_by_link, names_by_router
 
 
 def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
@@ -1098,12 +1123,13 @@ def _ignored_interfaces(
         raise InputError(
             "--ignore-interfaces", "", "a regular expression", f"{pattern!r}: {error}"
         ) from None
-    by_table = {
+    # Interfaces marked in the table, and those whose whole name matches the expression.
+    ignored_by_table = {
         interface_key
         for interface_key, target in targets.items()
         if target is not None and target.is_ignored
     }
-    return by_table | {
+    return ignored_by_table | {
         interface_key
         for interface_key in targets
         if expression is not None and expression.fullmatch(interface_key[1])
@@ -1121,15 +1147,17 @@ def _check_all_known(
         targets: links of each interface, by (router, interface); None for an unknown one.
         location: the file, for messages.
     """
-    # Patterns have \d+ in the place of numbers.
-    unknown = sorted(interface_key for interface_key, target in targets.items() if target is None)
-    if unknown:
-        patterns = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
-        names = listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED)
+    unknown_keys = sorted(
+        interface_key for interface_key, target in targets.items() if target is None
+    )
+    if unknown_keys:
+        # Patterns have \d+ in the place of numbers.
+        patterns = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown_keys})
+        names = listed([f"{name} of {router}" for router, name in unknown_keys], _MAX_LISTED)
         raise InputError.invalid(
             location,
             "interface",
-            f"{len(unknown):,} interfaces are not in the table --interfaces: {names}",
+            f"{len(unknown_keys):,} interfaces are not in the table --interfaces: {names}",
             "add them (empty neighbour for external ones), or use --ignore-interfaces "
             f"'{'|'.join(patterns)}'",
         )

@@ -55,7 +55,7 @@ class IntervalRates:
         interval_ends: FloatArray,
         interval_length_s: float,
         *,
-        factor: float,
+        gbit_per_unit: float,
         is_cumulative: bool,
         location: str,
     ) -> None:
@@ -65,7 +65,7 @@ class IntervalRates:
             topology: the network.
             interval_ends: (T,) ends of the intervals, seconds since 1970.
             interval_length_s: length of an interval, seconds.
-            factor: Gbit (counters) or Gbit/s (rates) of one unit of the readings.
+            gbit_per_unit: Gbit (counters) or Gbit/s (rates) of one unit of the readings.
             is_cumulative: whether the readings are counters, not rates.
             location: the file, for messages.
         """
@@ -76,7 +76,7 @@ class IntervalRates:
         self._topology = topology
         self._interval_ends = interval_ends
         self._interval_length_s = interval_length_s
-        self._factor = factor
+        self._gbit_per_unit = gbit_per_unit
         self._is_cumulative = is_cumulative
         self._location = location
         self._num_wraps = 0
@@ -86,14 +86,14 @@ class IntervalRates:
         # Names of the summed interfaces by (direction, link).
         self._interfaces_of_link: dict[tuple[str, int], list[str]] = {}
 
-    def means(
-        self, read_times: FloatArray, reading: FloatArray, capacity: float, name: str
+    def mean_rates(
+        self, read_times: FloatArray, reading_values: FloatArray, capacity: float, name: str
     ) -> FloatArray:
         """Return the mean rate (T,) of an interface over each interval, Gbit/s; NaN where unknown.
 
         Args:
             read_times: (n,) seconds since 1970, ascending.
-            reading: (n,) bytes or rates.
+            reading_values: (n,) bytes or rates.
             capacity: capacity of the interface, Gbit/s.
             name: interface, router and direction, for messages.
 
@@ -103,12 +103,15 @@ class IntervalRates:
         # Rates belong to the nearest interval; counters become rates between readings, then means.
         if not self._is_cumulative:
             return _nearest_rates(
-                read_times, reading * self._factor, self._interval_ends, self._interval_length_s
+                read_times,
+                reading_values * self._gbit_per_unit,
+                self._interval_ends,
+                self._interval_length_s,
             )
-        if _may_have_32_bits(read_times, reading, capacity, self._location, name):
+        if _may_have_32_bits(read_times, reading_values, capacity, self._location, name):
             self._possible_32_bits.append(name)
         rate, starts, (num_wraps, num_resets) = _rates_between_readings(
-            read_times, reading * self._factor, capacity, self._factor
+            read_times, reading_values * self._gbit_per_unit, capacity, self._gbit_per_unit
         )
         self._num_wraps += num_wraps
         self._num_resets += num_resets
@@ -116,32 +119,37 @@ class IntervalRates:
             starts, read_times[1:], rate, self._interval_ends, self._interval_length_s
         )
 
-    def add_to_link(self, link: int, direction: str, interface: str, series: FloatArray) -> None:
+    def add_to_link(
+        self, link: int, direction: str, interface: str, interface_rates: FloatArray
+    ) -> None:
         """Add the rates of an interface to a link.
 
         Args:
             link: index of the link.
             direction: out adds to ``sent``, in adds to ``received``.
             interface: name of the interface, for notes.
-            series: (T,) Gbit/s; NaN where unknown, which makes the sum of the link unknown.
+            interface_rates: (T,) Gbit/s; NaN where unknown: the sum of the link is then unknown.
         """
         # The first interface of a link replaces NaN, further ones are added.
         link_rates = (self.sent if direction == "out" else self.received)[:, link]
         names_of_link = self._interfaces_of_link.setdefault((direction, link), [])
-        link_rates[:] = link_rates + series if names_of_link else series
+        link_rates[:] = link_rates + interface_rates if names_of_link else interface_rates
         names_of_link.append(interface)
 
-    def add_to_router(self, node: int, direction: str, series: FloatArray) -> None:
+    def add_to_router(self, node: int, direction: str, interface_rates: FloatArray) -> None:
         """Add the rates of an external interface to its router.
 
         Args:
             node: index of the router.
             direction: out adds to ``egress``, in adds to ``ingress``.
-            series: (T,) Gbit/s; NaN where unknown, which counts as 0 in a sum.
+            interface_rates: (T,) Gbit/s; NaN where unknown, which counts as 0 in a sum.
         """
+        # A known rate is added to the sum, or replaces NaN; an unknown one leaves the sum as it is.
         border_rates = self.egress if direction == "out" else self.ingress
         border_rates[:, node] = np.where(
-            np.isnan(border_rates[:, node]), series, border_rates[:, node] + np.nan_to_num(series)
+            np.isnan(border_rates[:, node]),
+            interface_rates,
+            border_rates[:, node] + np.nan_to_num(interface_rates),
         )
 
     def notes(self) -> list[str]:
@@ -171,7 +179,7 @@ class IntervalRates:
         notes = []
         topology = self._topology
         capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
-        largest = np.fmax(
+        largest_rate = np.fmax(
             *(
                 np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0)
                 for rates in (self.sent, self.received)
@@ -180,8 +188,8 @@ class IntervalRates:
         # Links with implausible rates: probably a mistaken unit.
         names = topology.link_names()
         link_texts = [
-            f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
-            for link in np.flatnonzero(largest > _MAX_RATE_OVER_CAPACITY * capacity)
+            f"{names[link]} ({largest_rate[link]:g} of {capacity[link]:g} Gbit/s)"
+            for link in np.flatnonzero(largest_rate > _MAX_RATE_OVER_CAPACITY * capacity)
         ]
         if link_texts:
             advice = (
@@ -194,9 +202,9 @@ class IntervalRates:
                 f"{listed(link_texts)}"
             )
         # Links that neither end has read.
-        num_silent = int((np.isnan(self.sent) & np.isnan(self.received)).all(0).sum())
-        if num_silent:
-            notes.append(f"{num_silent} of {topology.num_links} links have no counter")
+        num_unread = int((np.isnan(self.sent) & np.isnan(self.received)).all(0).sum())
+        if num_unread:
+            notes.append(f"{num_unread} of {topology.num_links} links have no counter")
         return notes
 
     def to_counters(self, notes: Sequence[str]) -> Counters:
@@ -226,13 +234,14 @@ def median_interval(times: FloatArray, *keys: Any) -> float:
     """
     import pandas as pd
 
+    # Rows of each interface and direction; times between its consecutive readings.
     groups = pd.DataFrame(dict(enumerate(keys))).groupby(list(range(len(keys)))).indices
-    differences = [np.diff(np.sort(times[rows])) for rows in groups.values() if len(rows) > 1]
-    return float(np.median(np.concatenate(differences))) if differences else 0.0
+    reading_gaps_s = [np.diff(np.sort(times[rows])) for rows in groups.values() if len(rows) > 1]
+    return float(np.median(np.concatenate(reading_gaps_s))) if reading_gaps_s else 0.0
 
 
 def _may_have_32_bits(
-    read_times: FloatArray, reading: FloatArray, capacity: float, location: str, name: str
+    read_times: FloatArray, reading_values: FloatArray, capacity: float, location: str, name: str
 ) -> bool:
     """Return whether a counter may have 32 bits and wrap more than once between two readings.
 
@@ -241,7 +250,7 @@ def _may_have_32_bits(
 
     Args:
         read_times: (n,) seconds since 1970.
-        reading: (n,) bytes.
+        reading_values: (n,) bytes.
         capacity: capacity of the interface, Gbit/s.
         location: the file, for messages.
         name: the interface, for messages.
@@ -250,30 +259,30 @@ def _may_have_32_bits(
         InputError: the counter certainly has 32 bits (it decreases repeatedly, and never exceeds
             2^32), and could wrap twice between two readings.
     """
-    if len(reading) < 2 or reading.max() >= _COUNTER_RANGES[0] or capacity <= 0:
+    if len(reading_values) < 2 or reading_values.max() >= _COUNTER_RANGES[0] or capacity <= 0:
         return False
     # Decreases, median time between readings, and time in which the counter wraps at full load.
-    num_falls = int((np.diff(reading) < 0).sum())
+    num_falls = int((np.diff(reading_values) < 0).sum())
     reading_interval_s = float(np.median(np.diff(read_times)))
-    wrap_s = _COUNTER_RANGES[0] * _BITS_PER_BYTE / (capacity * _BITS_PER_GBIT)
-    if reading_interval_s <= wrap_s:
+    wrap_time_s = _COUNTER_RANGES[0] * _BITS_PER_BYTE / (capacity * _BITS_PER_GBIT)
+    if reading_interval_s <= wrap_time_s:
         return False
     if num_falls >= _MIN_FALLS_OF_32_BITS:
         raise InputError.invalid(
             location,
             name,
             f"this 32-bit counter can wrap more than once between readings at {capacity:g} Gbit/s",
-            f"use 64-bit counters (ifHCInOctets, ifHCOutOctets), or read every {wrap_s:.3g} s "
+            f"use 64-bit counters (ifHCInOctets, ifHCOutOctets), or read every {wrap_time_s:.3g} s "
             f"instead of every {reading_interval_s:g} s",
         )
     # A counter below 2^32 that increases in all of many readings has 64 bits; one with few readings
     # may have 32 bits if it is in the upper half of their range.
-    is_short = len(reading) <= _MAX_FEW_READINGS
-    return num_falls > 0 or (is_short and reading.max() >= _COUNTER_RANGES[0] / 2)
+    has_few_readings = len(reading_values) <= _MAX_FEW_READINGS
+    return num_falls > 0 or (has_few_readings and reading_values.max() >= _COUNTER_RANGES[0] / 2)
 
 
 def _rates_between_readings(
-    read_times: FloatArray, amount: FloatArray, capacity: float, factor: float
+    read_times: FloatArray, reading_gbit: FloatArray, capacity: float, gbit_per_unit: float
 ) -> tuple[FloatArray, FloatArray, tuple[int, int]]:
     """Return the rates between consecutive readings of a counter.
 
@@ -282,9 +291,9 @@ def _rates_between_readings(
 
     Args:
         read_times: (n,) seconds since 1970, ascending.
-        amount: (n,) readings of the counter, Gbit.
+        reading_gbit: (n,) readings of the counter, Gbit.
         capacity: capacity of the interface, Gbit/s.
-        factor: Gbit of one unit of the counter, a byte.
+        gbit_per_unit: Gbit of one unit of the counter, a byte.
 
     Returns:
         (n - 1,) Gbit/s, NaN after a reset; (n - 1,) times at which each rate begins, seconds since
@@ -292,25 +301,28 @@ def _rates_between_readings(
     """
     # A counter that decreases repeatedly and stays below 2^32 has 32 bits.
     elapsed_s = np.diff(read_times)
-    increase = np.diff(amount)
+    increase = np.diff(reading_gbit)
     fall_indices = np.flatnonzero(increase < 0)
     has_32_bits = len(fall_indices) >= _MIN_FALLS_OF_32_BITS and bool(
-        (amount < _COUNTER_RANGES[0] * factor).all()
+        (reading_gbit < _COUNTER_RANGES[0] * gbit_per_unit).all()
     )
     # Correct wraps: try the range of 32 bits first, then that of 64 bits.
     num_wraps = 0
     for i in fall_indices.tolist():
-        for range_units in _COUNTER_RANGES:
-            counter_range = range_units * factor
-            wrapped = increase[i] + counter_range
-            is_near_end = amount[i] >= _WRAP_SHARE * counter_range and amount[i] <= counter_range
-            may_wrap = is_near_end or (has_32_bits and range_units == _COUNTER_RANGES[0])
+        for range_bytes in _COUNTER_RANGES:
+            range_gbit = range_bytes * gbit_per_unit
+            # Increase if the counter reached the end of its range and began again at 0.
+            increase_with_wrap = increase[i] + range_gbit
+            was_near_range_end = (
+                reading_gbit[i] >= _WRAP_SHARE * range_gbit and reading_gbit[i] <= range_gbit
+            )
+            may_wrap = was_near_range_end or (has_32_bits and range_bytes == _COUNTER_RANGES[0])
             if (
                 may_wrap
                 and elapsed_s[i] > 0
-                and wrapped <= _MAX_RATE_OVER_CAPACITY * capacity * elapsed_s[i]
+                and increase_with_wrap <= _MAX_RATE_OVER_CAPACITY * capacity * elapsed_s[i]
             ):
-                increase[i] = wrapped
+                increase[i] = increase_with_wrap
                 num_wraps = num_wraps + 1
                 break
     # The remaining decreases are resets, after which the rate is unknown.
@@ -347,8 +359,8 @@ def _interval_means(
     if not len(rate):
         return np.full(len(interval_ends), np.nan)
     # Cumulative volume, Gbit, and known time, seconds, up to the start of each piece.
-    volume = np.concatenate([[0.0], np.cumsum(rate * (piece_end - piece_start))])
-    known_time = np.concatenate([[0.0], np.cumsum(piece_end - piece_start)])
+    cumulative_volume = np.concatenate([[0.0], np.cumsum(rate * (piece_end - piece_start))])
+    cumulative_known_s = np.concatenate([[0.0], np.cumsum(piece_end - piece_start)])
 
     def cumulative(time: FloatArray, piece_total: FloatArray, slope: FloatArray) -> FloatArray:
         """Return a cumulative total at each time, by interpolation within a piece.
@@ -365,11 +377,11 @@ def _interval_means(
         return np.asarray(piece_total[piece] + slope[piece] * elapsed)
 
     # Volume and known time of each interval: differences between its end and its start.
-    interval_volume = cumulative(interval_ends, volume, rate) - cumulative(
-        interval_ends - interval_length_s, volume, rate
+    interval_volume = cumulative(interval_ends, cumulative_volume, rate) - cumulative(
+        interval_ends - interval_length_s, cumulative_volume, rate
     )
-    known_s = cumulative(interval_ends, known_time, np.ones_like(rate)) - cumulative(
-        interval_ends - interval_length_s, known_time, np.ones_like(rate)
+    known_s = cumulative(interval_ends, cumulative_known_s, np.ones_like(rate)) - cumulative(
+        interval_ends - interval_length_s, cumulative_known_s, np.ones_like(rate)
     )
     return np.where(
         known_s >= _MIN_SHARE * interval_length_s,
@@ -394,8 +406,9 @@ def _nearest_rates(
     Returns:
         (T,) Gbit/s; NaN for intervals without a rate within half their length.
     """
-    interval = np.round((read_times - interval_ends[0]) / interval_length_s).astype(int)
-    is_inside = (interval >= 0) & (interval < len(interval_ends))
-    total = np.bincount(interval[is_inside], rate[is_inside], len(interval_ends))
-    count = np.bincount(interval[is_inside], minlength=len(interval_ends))
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    # Index of the interval whose end is nearest to each reading; mean rate of each interval.
+    interval_index = np.round((read_times - interval_ends[0]) / interval_length_s).astype(int)
+    is_inside = (interval_index >= 0) & (interval_index < len(interval_ends))
+    rate_sum = np.bincount(interval_index[is_inside], rate[is_inside], len(interval_ends))
+    num_rates = np.bincount(interval_index[is_inside], minlength=len(interval_ends))
+    return np.where(num_rates > 0, rate_sum / np.maximum(num_rates, 1), np.nan)

@@ -29,6 +29,7 @@ def mean_of_ends(sent_rates: FloatArray, received_rates: FloatArray) -> FloatArr
     """Return the mean (..., E) of the counters at both ends of each link; NaN counters are
     ignored.
     """
+    # Mean over the counters that are not NaN; NaN if both are.
     both = np.stack([sent_rates, received_rates])
     count = np.isfinite(both).sum(0)
     return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
@@ -185,19 +186,23 @@ def without_own_traffic(
         received_rates: (T, E) counter of each link at its end, Gbit/s; NaN for missing ones.
     """
     # Mean rates (E,) at both ends; NaN on unread links, so that their routers are never balanced.
-    unread = np.where(topology.capacity > 0, np.nan, 0.0)
+    unread_rate = np.where(topology.capacity > 0, np.nan, 0.0)
     mean_rates = []
     for rates in (sent_rates, received_rates):
-        count = np.isfinite(rates).sum(0)
-        mean_rates.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
+        num_readings = np.isfinite(rates).sum(0)
+        mean_rates.append(
+            np.where(
+                num_readings > 0, np.nansum(rates, 0) / np.maximum(num_readings, 1), unread_rate
+            )
+        )
     # Links whose readings are replaced, by candidate that can be balanced; and number of routers
     # that replace the reading of each link.
     replaced_links = {
         node: _links_to_balance(topology, node, *mean_rates)
         for node in np.flatnonzero(is_candidate).tolist()
     }
-    balanced = {node: links for node, links in replaced_links.items() if links is not None}
-    num_uses = Counter(link for links in balanced.values() for link in links)
+    links_by_node = {node: links for node, links in replaced_links.items() if links is not None}
+    num_replacing_nodes = Counter(link for links in links_by_node.values() for link in links)
     link_start = topology.link_source
     link_end = topology.link_target
     # Stub: a router with a single neighbour.
@@ -205,10 +210,12 @@ def without_own_traffic(
         len({*link_end[link_start == node].tolist(), *link_start[link_end == node].tolist()}) < 2
         for node in range(topology.num_nodes)
     ]
+    # Transit-only: balanced by its own readings, or by replacements that no other router makes.
     return [
         node
-        for node, links in balanced.items()
-        if not links or (not is_stub[node] and all(num_uses[link] == 1 for link in links))
+        for node, links in links_by_node.items()
+        if not links
+        or (not is_stub[node] and all(num_replacing_nodes[link] == 1 for link in links))
     ]
 
 
@@ -239,21 +246,22 @@ def _links_to_balance(
     neighbour_rates = np.concatenate([received_rates[leaving], sent_rates[entering]])
     # Links whose two readings differ by more than 10%, the largest difference first, at most ten;
     # missing readings (NaN) do not differ.
-    differing = np.flatnonzero(
+    differing_positions = np.flatnonzero(
         np.abs(neighbour_rates - router_rates)
         > _MAX_IMBALANCE * np.maximum(router_rates, neighbour_rates)
     )
-    differing = differing[np.argsort(-np.abs(neighbour_rates - router_rates)[differing])][
-        :_MAX_REPLACED
-    ]
+    differing_positions = differing_positions[
+        np.argsort(-np.abs(neighbour_rates - router_rates)[differing_positions])
+    ][:_MAX_REPLACED]
     # Try subsets of increasing size; the balance is inflow minus outflow.
     sign = np.where(np.arange(len(links)) < len(leaving_rates), -1.0, 1.0)
-    for count in range(len(differing) + 1):
-        for replaced in itertools.combinations(differing.tolist(), count):
-            rates = router_rates.copy()
-            rates[list(replaced)] = neighbour_rates[list(replaced)]
-            if abs(float(sign @ rates)) <= _MAX_IMBALANCE * max(
-                rates[: len(leaving_rates)].sum(), rates[len(leaving_rates) :].sum()
+    for subset_size in range(len(differing_positions) + 1):
+        for replaced_positions in itertools.combinations(differing_positions.tolist(), subset_size):
+            # Balanced: inflow and outflow differ by at most 10% of the larger one.
+            trial_rates = router_rates.copy()
+            trial_rates[list(replaced_positions)] = neighbour_rates[list(replaced_positions)]
+            if abs(float(sign @ trial_rates)) <= _MAX_IMBALANCE * max(
+                trial_rates[: len(leaving_rates)].sum(), trial_rates[len(leaving_rates) :].sum()
             ):
-                return tuple(links[list(replaced)].tolist())
+                return tuple(links[list(replaced_positions)].tolist())
     return None

@@ -118,15 +118,15 @@ def igp_routing(
         )
     # Check that adjacency segments are links of the lists' algorithm.
     if lists is not None and lists.algorithm is not None:
-        unused = np.flatnonzero(~lists.algorithm.admits(dag.topology))
+        excluded_links = np.flatnonzero(~lists.algorithm.admits(dag.topology))
         adjacency_links = {
             link
             for policy_lists in lists.lists.values()
             for segment_list in policy_lists
             for link in segment_list.adjacencies
         }
-        if outside := sorted(adjacency_links.intersection(unused.tolist())):
-            names = listed([dag.topology.link_names()[e] for e in outside])
+        if outside_links := sorted(adjacency_links.intersection(excluded_links.tolist())):
+            names = listed([dag.topology.link_names()[e] for e in outside_links])
             raise InputError.invalid(
                 str(policies),
                 "segments",
@@ -154,6 +154,7 @@ def lists_and_algorithms(
     Raises:
         InputError: an invalid file, or two definitions of one number.
     """
+    # The lists bring the definition of their algorithm along.
     lists = None if policies is None else read_policies(policies, topology)
     algorithms = [FlexAlgo.parse(text) for text in definitions]
     algorithms += (
@@ -163,7 +164,9 @@ def lists_and_algorithms(
     )
     if len(set(numbers := [str(algorithm.number) for algorithm in algorithms])) < len(numbers):
         raise InputError.invalid(
-            FLEX_ALGO, "", f"several definitions for one number: {listed(numbers)}"
+            FLEX_ALGO,
+            "",
+            f"several definitions for one number: {listed(numbers)}; keep one for each number",
         )
     return lists, algorithms
 
@@ -199,13 +202,13 @@ class FlexRouting:
         dag: EcmpDag,
         pairs: IntArray,
         definitions: Sequence[FlexAlgo],
-        algorithm: Int64Array,
+        algorithm_by_demand: Int64Array,
         policies: SegmentPolicies | None = None,
     ) -> None:
         # Shortest paths by algorithm number, with 0 for the IGP.
         self.dag = dag
         self._num_demands = len(pairs)
-        dags = {
+        dag_by_number = {
             0: dag,
             **{
                 definition.number: definition.dag(dag.topology, dag.links.metric)
@@ -216,7 +219,7 @@ class FlexRouting:
         list_algorithm = (
             policies.algorithm_number if policies is not None and policies.lists else -1
         )
-        if list_algorithm >= 0 and not (algorithm == list_algorithm).any():
+        if list_algorithm >= 0 and not (algorithm_by_demand == list_algorithm).any():
             algorithm_text = (
                 f"algorithm {list_algorithm}" if list_algorithm else "algorithm 0, the IGP's own"
             )
@@ -231,11 +234,13 @@ class FlexRouting:
             (
                 demands,
                 IgpRouting(
-                    dags[number], pairs[demands], policies if number == list_algorithm else None
+                    dag_by_number[number],
+                    pairs[demands],
+                    policies if number == list_algorithm else None,
                 ),
             )
-            for number in np.unique(algorithm).tolist()
-            if len(demands := np.flatnonzero(algorithm == number))
+            for number in np.unique(algorithm_by_demand).tolist()
+            if len(demands := np.flatnonzero(algorithm_by_demand == number))
         ]
 
     def loads(self, demand: FloatArray) -> SumOfLoads:

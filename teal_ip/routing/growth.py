@@ -117,18 +117,20 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
         InputError: a history of less than eight weeks, a day without traffic, or an interval too
             wide for planning.
     """
-    day_index, means, degrees_of_freedom = _daily_means(traffic)
+    day_index, daily_means, degrees_of_freedom = _daily_means(traffic)
     # Least squares for the slope r: times and logarithms are centred by the mean of their weekday,
     # which eliminates the levels a_weekday.
     _, weekday = np.unique(day_index % 7, return_inverse=True)
     years = day_index * _DAY_S / _YEAR_S
-    logs = np.log(means)
+    logs = np.log(daily_means)
     days_per_weekday = np.bincount(weekday)
-    centred = years - (np.bincount(weekday, years) / days_per_weekday)[weekday]
-    rate = float(centred @ logs / (centred @ centred))
-    residual = logs - (np.bincount(weekday, logs) / days_per_weekday)[weekday] - rate * centred
+    centred_years = years - (np.bincount(weekday, years) / days_per_weekday)[weekday]
+    rate = float(centred_years @ logs / (centred_years @ centred_years))
+    residual = (
+        logs - (np.bincount(weekday, logs) / days_per_weekday)[weekday] - rate * centred_years
+    )
     # 90% confidence interval of r; the growth is marked as fitted.
-    half_width = _interval_half_width(residual, centred, degrees_of_freedom)
+    half_width = _interval_half_width(residual, centred_years, degrees_of_freedom)
     growth = Growth(rate, rate - half_width, rate + half_width, True)
     if growth.high - growth.low > _MAX_INTERVAL_WIDTH:
         raise InputError.invalid(
@@ -162,37 +164,38 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
         ]
     )
     # Day of each matrix, counted from the first matrix, and number of matrices of each day.
-    seconds = (
+    elapsed_s = (
         (traffic.timestamps - traffic.timestamps[0]).astype("timedelta64[s]").astype(np.float64)
     )
-    day = (seconds // _DAY_S).astype(np.int64)
-    counts = np.bincount(day)
-    # Drop incomplete days, such as the first and the last one.
-    is_full = counts >= 0.9 * counts.max()
-    day_index = np.flatnonzero(is_full)
+    day_of_matrix = (elapsed_s // _DAY_S).astype(np.int64)
+    matrices_per_day = np.bincount(day_of_matrix)
+    # Drop incomplete days, such as the first and the last one.  The fit has a slope, and a level of
+    # each weekday that occurs.
+    is_complete = matrices_per_day >= 0.9 * matrices_per_day.max()
+    day_index = np.flatnonzero(is_complete)
     degrees_of_freedom = len(day_index) - len(np.unique(day_index % 7)) - 1
-    span = int(day_index[-1] - day_index[0]) + 1
-    if span < _MIN_DAYS or degrees_of_freedom < _MIN_DEGREES_OF_FREEDOM:
+    span_days = int(day_index[-1] - day_index[0]) + 1
+    if span_days < _MIN_DAYS or degrees_of_freedom < _MIN_DEGREES_OF_FREEDOM:
         raise InputError.invalid(
             "--growth-per-year",
             "fit",
-            f"only {len(day_index)} full days in {span} days of history, too few for a fit",
+            f"only {len(day_index)} full days in {span_days} days of history, too few for a fit",
             f"use traffic of at least {_MIN_DAYS} days, or give a number such as 0.3",
         )
     # Mean total traffic of each of these days.
-    means = np.bincount(day, totals)[is_full] / counts[is_full]
-    if not (means > 0).all():
+    daily_means = np.bincount(day_of_matrix, totals)[is_complete] / matrices_per_day[is_complete]
+    if not (daily_means > 0).all():
         raise InputError.invalid(
             "--growth-per-year",
             "fit",
             "a day of the history has no traffic",
             "remove it, or give a number such as 0.3",
         )
-    return day_index, means, degrees_of_freedom
+    return day_index, daily_means, degrees_of_freedom
 
 
 def _interval_half_width(
-    residual: FloatArray, centred: FloatArray, degrees_of_freedom: int
+    residual: FloatArray, centred_years: FloatArray, degrees_of_freedom: int
 ) -> float:
     """Return the half width of the 90% confidence interval of a slope, with autocorrelated
     residuals.
@@ -203,16 +206,18 @@ def _interval_half_width(
 
     Args:
         residual: (n,) residuals of the logarithms of daily means.
-        centred: (n,) time of each day, years, less the mean of its weekday.
+        centred_years: (n,) time of each day, years, less the mean of its weekday.
         degrees_of_freedom: degrees of freedom of the fit.
     """
     sum_of_squares = float(residual @ residual)
     num_days = len(residual)
-    slope_variance = sum_of_squares / degrees_of_freedom / float(centred @ centred)
-    # Lag-1 autocorrelation r, corrected for its bias: E[r] = rho - (2 + 4 rho) / n.
+    slope_variance = sum_of_squares / degrees_of_freedom / float(centred_years @ centred_years)
+    # Sample lag-1 autocorrelation r_1, then its bias is removed: E[r_1] = rho - (2 + 4 rho) / n,
+    # solved for rho.
     rho = float(residual[1:] @ residual[:-1]) / sum_of_squares if sum_of_squares > 0 else 0.0
     rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
-    # The inflation also reduces the number of independent days, and so the degrees of freedom.
+    # Autocorrelated residuals inflate the variance of the slope; the inflation also divides the
+    # number of independent days, and so reduces the degrees of freedom.
     inflation = (1 + rho) / (1 - rho)
     standard_error = math.sqrt(slope_variance * inflation)
     effective_degrees_of_freedom = max(1.0, (degrees_of_freedom + 1) / inflation - 1)
@@ -283,7 +288,7 @@ def link_forecasts(
     topology: Topology,
     capacity: FloatArray,
     load: FloatArray,
-    failures: Sequence[str],
+    failure_names: Sequence[str],
     limit: float,
     growth: Growth,
     today: np.datetime64,
@@ -296,7 +301,7 @@ def link_forecasts(
         topology: supplies the names of the links.
         capacity: (E,) Gbit/s.
         load: (F, E) largest load of each link today, Gbit/s; row 0 without failure.
-        failures: names of the F rows of ``load``.
+        failure_names: names of the F rows of ``load``.
         limit: utilisation above which a link is full.
         growth: growth of all demands; loads grow in proportion.
         today: time of the last matrix.
@@ -305,12 +310,12 @@ def link_forecasts(
     for link, name in enumerate(topology.link_names()):
         if capacity[link] <= 0:
             continue
-        utilisation = load[:, link] / capacity[link]
+        utilisation_by_failure = load[:, link] / capacity[link]
         # Months without failure, under the worst failure, and at both ends of the growth's
         # interval.
-        worst_failure = int(np.argmax(utilisation))
+        worst_failure = int(np.argmax(utilisation_by_failure))
         months = [
-            month_when_full(float(utilisation[failure_index]), limit, rate, today)
+            month_when_full(float(utilisation_by_failure[failure_index]), limit, rate, today)
             for failure_index, rate in (
                 (0, growth.rate),
                 (worst_failure, growth.rate),
@@ -322,9 +327,9 @@ def link_forecasts(
             LinkForecast(
                 link=name,
                 capacity=float(capacity[link]),
-                utilisation=float(utilisation[0]),
-                failed_utilisation=float(utilisation[worst_failure]),
-                worst_failure=failures[worst_failure],
+                utilisation=float(utilisation_by_failure[0]),
+                failed_utilisation=float(utilisation_by_failure[worst_failure]),
+                worst_failure=failure_names[worst_failure],
                 full=months[0],
                 full_under_failure=months[1],
                 earliest=months[2],
@@ -371,10 +376,11 @@ def is_full_by(month: str, horizon: str) -> bool:
 
 def month_order(month: str) -> str:
     """Return the sort key of a month such as 2027-03: ``already`` first, "" (never) last."""
+    # "9999" sorts behind the month of any year.
     return "" if month == ALREADY else month or "9999"
 
 
-def when(month: str) -> str:
+def month_phrase(month: str) -> str:
     """Return a phrase for a month: ``in 2027-03``, or ``already``."""
     return month if month == ALREADY else f"in {month}"
 
@@ -395,6 +401,7 @@ def quarters(growth: Growth, years: float) -> tuple[FloatArray, FloatArray]:
     Returns:
         (Q,) ends of the quarters, years from today; and (Q,) factors by which demands have grown.
     """
+    # 1e-9 allows for rounding errors: a horizon of whole quarters gets no further one.
     ends = np.arange(1, math.ceil(years * 4 - 1e-9) + 1) / 4
     ends[-1] = min(ends[-1], years)
     return ends, np.array([growth.factor(float(end)) for end in ends])

@@ -37,14 +37,15 @@ def load_igp(
     Raises:
         InputError: an unknown link, or an invalid metric.
     """
-    # Metrics, failed links, and with --ucmp the capacities as weights of next hops.
+    # Metrics and failed links in the network; with --ucmp the next hops of a node share its traffic
+    # in proportion to their capacities.
     metric = metric_in_force(config, topology, notify)
-    failed = topology.links_named(config.fail, "--fail")
+    failed_links = topology.links_named(config.fail, "--fail")
     topology = dataclasses.replace(
-        topology.with_failed_links(failed), metric=metric.astype(np.int64)
+        topology.with_failed_links(failed_links), metric=metric.astype(np.int64)
     )
     return topology, EcmpDag.of(
-        topology, metric, positive(topology.capacity) if config.ucmp else None
+        topology, metric, ucmp_weights(topology.capacity) if config.ucmp else None
     )
 
 
@@ -85,7 +86,7 @@ def routed(
     return load_igp(igp, network, notify)[1], matrices
 
 
-def positive(capacity: FloatArray) -> FloatArray:
+def ucmp_weights(capacity: FloatArray) -> FloatArray:
     """Return UCMP weights (E,) of links: the capacities, and 1 for links without capacity, since
     weights must be positive.
     """
@@ -118,13 +119,13 @@ def metric_in_force(
             raise InputError(
                 "--set-metric", "", "two nodes and a metric: A,B=20 or A>B=20", repr(text)
             )
-        ends, value = match.groups()
-        direction = ">" if ">" in ends else ","
-        a, b = topology.ends_of(ends, "--set-metric", direction)
+        link_text, metric_text = match.groups()
+        direction = ">" if ">" in link_text else ","
+        a, b = topology.ends_of(link_text, "--set-metric", direction)
         links = np.array(topology.find_links(a, b))
         if direction == ">":
             links = links[topology.link_source[links] == topology.node_index()[a]]
         if not len(links):
             raise InputError.invalid("--set-metric", "", f"the network has no link from {a} to {b}")
-        metric[links] = float(value)
+        metric[links] = float(metric_text)
     return check_metric(topology, metric)

@@ -69,53 +69,54 @@ class RerouteScratch(NamedTuple):
     Attributes:
         node_kind: (N,) kind of each node: ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED``.
         distance: (N,) distance of each node to the destination after the failure.
-        affected: (N,) indices of affected nodes, by their distance before the failure.
-        settled: (N,) indices of affected nodes with a path after the failure, by new distance.
+        affected_nodes: (N,) indices of affected nodes, by their distance before the failure.
+        settled_nodes: (N,) affected nodes with a path after the failure, by new distance.
         new_next_hops: (E,) links that are the next hops of one node after the failure.
         heap_keys: (E + N + 1,) distances in the heap of Dijkstra's algorithm.
         heap_nodes: (E + N + 1,) nodes in the heap.
-        rerouted: (N,) Gbit/s withdrawn upstream of each node, then Gbit/s to send from it anew.
+        rerouted_traffic: (N,) Gbit/s withdrawn upstream of each node, then Gbit/s to send from
+            it anew.
     """
 
     node_kind: AnyArray
     distance: FloatArray
-    affected: IntArray
-    settled: IntArray
+    affected_nodes: IntArray
+    settled_nodes: IntArray
     new_next_hops: IntArray
     heap_keys: FloatArray
     heap_nodes: IntArray
-    rerouted: FloatArray
+    rerouted_traffic: FloatArray
 
 
 @inner_kernel
-def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
-    """Allocate the scratch arrays of :func:`reroute` for N ``nodes`` and E ``links``."""
-    size = links + nodes + 1
+def new_reroute_scratch(num_nodes: int, num_links: int) -> RerouteScratch:
+    """Allocate the scratch arrays of :func:`reroute` for a network of N nodes and E links."""
+    size = num_links + num_nodes + 1
     return RerouteScratch(
-        np.zeros(nodes, dtype=np.int8),
-        np.empty(nodes),
-        np.empty(nodes, dtype=np.int32),
-        np.empty(nodes, dtype=np.int32),
-        np.empty(links, dtype=np.int32),
+        np.zeros(num_nodes, dtype=np.int8),
+        np.empty(num_nodes),
+        np.empty(num_nodes, dtype=np.int32),
+        np.empty(num_nodes, dtype=np.int32),
+        np.empty(num_links, dtype=np.int32),
         np.empty(size),
         np.empty(size, dtype=np.int32),
-        np.empty(nodes),
+        np.empty(num_nodes),
     )
 
 
 @kernel
-def positions_in_order(order: IntArray, reached: IntArray, node_position: IntArray) -> None:
+def positions_in_order(order: IntArray, num_reached: IntArray, node_position: IntArray) -> None:
     """Fill ``node_position`` with the rank of each node by distance to each destination.
 
     ``order[t, node_position[t, u]] == u``; entries of nodes without a path keep their values.
 
     Args:
         order: (D, N) nodes by distance to destination t, the destination first.
-        reached: (D,) number of nodes with a path; the valid part of each row of ``order``.
+        num_reached: (D,) number of nodes with a path; the valid part of each row of ``order``.
         node_position: (D, N) ranks (written).
     """
     for t in range(len(order)):
-        for i in range(reached[t]):
+        for i in range(num_reached[t]):
             node_position[t, order[t, i]] = i
 
 
@@ -148,31 +149,48 @@ def reroute(  # type: ignore[no-untyped-def]
         scratch: scratch arrays of :func:`new_reroute_scratch`.
     """
     # The arrays of the named tuples.  The next hops of the node order[t, i] are the links
-    # arc[t, arc_start[t, i]:arc_start[t, i + 1]], with its traffic shares split.
-    distance, order, reached, arc_start, arc, split = dags
+    # arc[t, arc_start[t, i]:arc_start[t, i + 1]]; their traffic shares are at the same positions.
+    distance, order, num_reached, arc_start, arc, split_ratio = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
-    node_kind, distance_after, affected, settled, new_next_hops, heap_keys, heap_nodes, rerouted = (
-        scratch
-    )
-    nodes = len(node_position)
-    for t in range(nodes):
-        # Rank of the nearest node with a failed next hop: nodes closer to the destination keep
-        # their paths.  Without such a node the failure does not affect the destination.
-        first_position = nodes
+    (
+        node_kind,
+        distance_after,
+        affected_nodes,
+        settled_nodes,
+        new_next_hops,
+        heap_keys,
+        heap_nodes,
+        rerouted_traffic,
+    ) = scratch
+    num_nodes = len(node_position)
+    for t in range(num_nodes):
+        # Rank of the nearest node with a failed next hop, which is a link that is on a shortest
+        # path of its start: nodes closer to the destination keep their paths.  Without such a node
+        # the failure does not affect the destination.
+        first_changed_position = num_nodes
         for e in failed_links:
             head_distance = distance[t, head[e]]
             if head_distance < np.inf and distance[t, tail[e]] == metric[e] + head_distance:
-                first_position = min(first_position, node_position[t, tail[e]])
-        if first_position == nodes:
+                first_changed_position = min(first_changed_position, node_position[t, tail[e]])
+        if first_changed_position == num_nodes:
             continue
         # Classify the nodes up to the last one that loses a next hop, and compute the new distances
         # of affected ones.
-        last_position, num_affected = _classify_nodes(
-            t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
+        last_changed_position, num_affected = _classify_nodes(
+            t,
+            first_changed_position,
+            order,
+            num_reached,
+            arc_start,
+            arc,
+            head,
+            is_failed,
+            node_kind,
+            affected_nodes,
         )
         distance_after[:] = distance[t]
         num_with_path = _settle_affected_nodes(
-            affected,
+            affected_nodes,
             num_affected,
             out_ptr,
             out_link,
@@ -185,42 +203,44 @@ def reroute(  # type: ignore[no-untyped-def]
             is_failed,
             node_kind,
             distance_after,
-            settled,
+            settled_nodes,
             heap_keys,
             heap_nodes,
         )
         # Reroute the traffic of each matrix m.
         for m in range(len(volume)):
+            # Withdraw the traffic from the old next hops.
             _withdraw_old_traffic(
                 t,
-                last_position,
+                last_changed_position,
                 order,
                 arc_start,
                 arc,
-                split,
+                split_ratio,
                 head,
                 node_kind,
                 m,
                 node_traffic,
                 load,
-                rerouted,
+                rerouted_traffic,
             )
             # The demand of nodes without a path is lost.
             if num_with_path < num_affected:
                 for c in range(num_affected):
-                    if distance_after[affected[c]] == np.inf:
-                        lost[m] += volume[m, t, affected[c]]
-                        rerouted[affected[c]] = 0.0
+                    if distance_after[affected_nodes[c]] == np.inf:
+                        lost[m] += volume[m, t, affected_nodes[c]]
+                        rerouted_traffic[affected_nodes[c]] = 0.0
+            # Send the traffic that still reaches changed nodes along their new next hops.
             _send_rerouted_traffic(
                 t,
-                last_position,
-                settled,
+                last_changed_position,
+                settled_nodes,
                 num_with_path,
                 order,
-                reached,
+                num_reached,
                 arc_start,
                 arc,
-                split,
+                split_ratio,
                 out_ptr,
                 out_link,
                 head,
@@ -233,13 +253,22 @@ def reroute(  # type: ignore[no-untyped-def]
                 new_next_hops,
                 m,
                 load,
-                rerouted,
+                rerouted_traffic,
             )
 
 
 @inner_kernel
 def _classify_nodes(  # type: ignore[no-untyped-def]
-    t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
+    t,
+    first_changed_position,
+    order,
+    num_reached,
+    arc_start,
+    arc,
+    head,
+    is_failed,
+    node_kind,
+    affected_nodes,
 ):
     """Classify the nodes towards destination t under a failure, in order of distance.
 
@@ -248,25 +277,25 @@ def _classify_nodes(  # type: ignore[no-untyped-def]
 
     Args:
         t: destination.
-        first_position: first position in ``order[t]`` whose node has a failed next hop.
+        first_changed_position: first position in ``order[t]`` whose node has a failed next hop.
         order: (N, N) nodes by distance to each destination.
-        reached: (N,) number of nodes with a path to each destination.
+        num_reached: (N,) number of nodes with a path to each destination.
         arc_start: (N, N + 1) next hops of the node ``order[t, i]`` are the links
             arc[t, arc_start[t, i]:arc_start[t, i + 1]].
         arc: (N, E) links of each shortest-path DAG.
         head: (E,) node where each link ends.
         is_failed: (E,) whether a link has failed.
         node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED`` (written).
-        affected: (N,) affected nodes, by distance; the first ``num_affected`` are written.
+        affected_nodes: (N,) affected nodes, by distance; the first ``num_affected`` are written.
 
     Returns:
         last position in ``order[t]`` of a node that is affected or has fewer hops, and number of
         affected nodes.
     """
     node_kind[:] = _UNCHANGED
-    last_position = first_position
+    last_changed_position = first_changed_position
     num_affected = 0
-    for i in range(first_position, reached[t]):
+    for i in range(first_changed_position, num_reached[t]):
         # Count the next hops that neither fail nor lead to affected nodes.
         num_remaining = 0
         for a in range(arc_start[t, i], arc_start[t, i + 1]):
@@ -274,19 +303,19 @@ def _classify_nodes(  # type: ignore[no-untyped-def]
                 num_remaining += 1
         # Classify the node.
         if num_remaining < arc_start[t, i + 1] - arc_start[t, i]:
-            last_position = i
+            last_changed_position = i
             if num_remaining == 0:
                 node_kind[order[t, i]] = _AFFECTED
-                affected[num_affected] = order[t, i]
+                affected_nodes[num_affected] = order[t, i]
                 num_affected += 1
             else:
                 node_kind[order[t, i]] = _FEWER_HOPS
-    return last_position, num_affected
+    return last_changed_position, num_affected
 
 
 @inner_kernel
 def _settle_affected_nodes(  # type: ignore[no-untyped-def]
-    affected,
+    affected_nodes,
     num_affected,
     out_ptr,
     out_link,
@@ -299,7 +328,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
     is_failed,
     node_kind,
     distance,
-    settled,
+    settled_nodes,
     heap_keys,
     heap_nodes,
 ):
@@ -309,7 +338,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
     distances of nodes that are not affected do not change.
 
     Args:
-        affected: (N,) affected nodes; the first ``num_affected`` are used.
+        affected_nodes: (N,) affected nodes; the first ``num_affected`` are used.
         num_affected: number of affected nodes.
         out_ptr: (N + 1,) links out of node u are out_link[out_ptr[u]:out_ptr[u + 1]].
         out_link: (E,) links by node where they start.
@@ -324,39 +353,41 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
             (all are lost, and the distance grows).
         distance: (N,) distances before the failure; entries of affected nodes are overwritten,
             infinite without a path.
-        settled: (N,) affected nodes with a path, by new distance (written).
+        settled_nodes: (N,) affected nodes with a path, by new distance (written).
         heap_keys: (E + N + 1,) distances in the heap (scratch).
         heap_nodes: (E + N + 1,) nodes in the heap (scratch).
 
     Returns:
         number of affected nodes with a path.
     """
-    # Push affected nodes with a live link to a node that is not affected.
+    # Push affected nodes with a live link to a node that is not affected, with the length of the
+    # best path over such a link; the others have no path so far.
     for c in range(num_affected):
-        distance[affected[c]] = np.inf
-    size = 0
+        distance[affected_nodes[c]] = np.inf
+    heap_size = 0
     for c in range(num_affected):
-        u = affected[c]
-        best = np.inf
+        u = affected_nodes[c]
+        best_distance = np.inf
         for j in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[j]
-            # Nodes without transit end paths only; the destination alone has distance 0.
-            is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
-            if not is_failed[e] and node_kind[head[e]] != _AFFECTED and is_allowed:
-                best = min(best, metric[e] + distance[head[e]])
-        if best < np.inf:
-            distance[u] = best
-            size = heap_push(heap_keys, heap_nodes, size, best, u)
+            # The link must end at a node that forwards transit traffic, or at the destination,
+            # which alone has distance 0.
+            head_forwards = has_transit[head[e]] or distance[head[e]] == 0.0
+            if not is_failed[e] and node_kind[head[e]] != _AFFECTED and head_forwards:
+                best_distance = min(best_distance, metric[e] + distance[head[e]])
+        if best_distance < np.inf:
+            distance[u] = best_distance
+            heap_size = heap_push(heap_keys, heap_nodes, heap_size, best_distance, u)
     # Dijkstra's algorithm among affected nodes, against the direction of links.
     num_settled = 0
-    while size:
-        key = heap_keys[0]
+    while heap_size:
+        node_distance = heap_keys[0]
         u = heap_nodes[0]
-        size = heap_pop(heap_keys, heap_nodes, size)
+        heap_size = heap_pop(heap_keys, heap_nodes, heap_size)
         # Skip outdated entries: the node was reached by a shorter path.
-        if key > distance[u]:
+        if node_distance > distance[u]:
             continue
-        settled[num_settled] = u
+        settled_nodes[num_settled] = u
         num_settled += 1
         if not has_transit[u]:
             continue
@@ -366,16 +397,29 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
             if (
                 not is_failed[e]
                 and node_kind[neighbour] == _AFFECTED
-                and key + metric[e] < distance[neighbour]
+                and node_distance + metric[e] < distance[neighbour]
             ):
-                distance[neighbour] = key + metric[e]
-                size = heap_push(heap_keys, heap_nodes, size, distance[neighbour], neighbour)
+                distance[neighbour] = node_distance + metric[e]
+                heap_size = heap_push(
+                    heap_keys, heap_nodes, heap_size, distance[neighbour], neighbour
+                )
     return num_settled
 
 
 @inner_kernel
 def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
-    t, last_position, order, arc_start, arc, split, head, node_kind, m, node_traffic, load, rerouted
+    t,
+    last_changed_position,
+    order,
+    arc_start,
+    arc,
+    split_ratio,
+    head,
+    node_kind,
+    m,
+    node_traffic,
+    load,
+    rerouted_traffic,
 ):
     """Withdraw one matrix's traffic to destination t from the old next hops of changed nodes.
 
@@ -384,49 +428,53 @@ def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
 
     Args:
         t: destination.
-        last_position: last position in ``order[t]`` whose node has changed.
+        last_changed_position: last position in ``order[t]`` whose node has changed.
         order: (N, N) nodes by distance to each destination.
         arc_start: (N, N + 1) next hops of the node ``order[t, i]`` are the links
             arc[t, arc_start[t, i]:arc_start[t, i + 1]].
         arc: (N, E) links of each shortest-path DAG.
-        split: (N, E) share of its node's traffic on each entry of ``arc``.
+        split_ratio: (N, E) share of its node's traffic on each entry of ``arc``.
         head: (E,) node where each link ends.
         node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
             (all are lost, and the distance grows).
         m: traffic matrix.
         node_traffic: (M, N, N) Gbit/s through node u to t without the failure, at [m, t, u].
         load: (M, E) link loads, Gbit/s; row m is updated.
-        rerouted: (N,) Gbit/s that still reach each changed node, to be sent anew; 0 at unchanged
-            nodes (written).
+        rerouted_traffic: (N,) Gbit/s that still reach each changed node, to be sent anew; 0 at
+            unchanged nodes (written).
     """
     # Until a node is visited, its entry is the traffic withdrawn upstream of it.
-    rerouted[:] = 0.0
+    rerouted_traffic[:] = 0.0
     # From far to near, without the destination.
-    for j in range(last_position):
-        i = last_position - j
+    for j in range(last_changed_position):
+        i = last_changed_position - j
         u = order[t, i]
-        withdrawn = node_traffic[m, t, u] if node_kind[u] != _UNCHANGED else rerouted[u]
-        if withdrawn != 0.0:
+        withdrawn_traffic = (
+            node_traffic[m, t, u] if node_kind[u] != _UNCHANGED else rerouted_traffic[u]
+        )
+        if withdrawn_traffic != 0.0:
             for a in range(arc_start[t, i], arc_start[t, i + 1]):
-                amount = withdrawn * split[t, a]
-                load[m, arc[t, a]] -= amount
-                rerouted[head[arc[t, a]]] += amount
+                link_traffic = withdrawn_traffic * split_ratio[t, a]
+                load[m, arc[t, a]] -= link_traffic
+                rerouted_traffic[head[arc[t, a]]] += link_traffic
         # Traffic that still reaches a changed node is to be sent along its new next hops.
-        rerouted[u] = node_traffic[m, t, u] - rerouted[u] if node_kind[u] != _UNCHANGED else 0.0
-    rerouted[t] = 0.0
+        rerouted_traffic[u] = (
+            node_traffic[m, t, u] - rerouted_traffic[u] if node_kind[u] != _UNCHANGED else 0.0
+        )
+    rerouted_traffic[t] = 0.0
 
 
 @kernel
 def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
     t,
-    last_position,
-    settled,
+    last_changed_position,
+    settled_nodes,
     num_with_path,
     order,
-    reached,
+    num_reached,
     arc_start,
     arc,
-    split,
+    split_ratio,
     out_ptr,
     out_link,
     head,
@@ -439,24 +487,24 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
     new_next_hops,
     m,
     load,
-    rerouted,
+    rerouted_traffic,
 ):
     """Send one matrix's rerouted traffic to destination t along the next hops after the failure.
 
     Nodes are visited by decreasing new distance, so that transit traffic is complete: two sorted
-    lists are merged, ``settled`` (affected nodes) and ``order[t]`` (the others).
+    lists are merged, ``settled_nodes`` (affected nodes) and ``order[t]`` (the others).
 
     Args:
         t: destination.
-        last_position: last position in ``order[t]`` whose node has changed.
-        settled: (N,) affected nodes with a path, by new distance.
-        num_with_path: number of entries of ``settled``.
+        last_changed_position: last position in ``order[t]`` whose node has changed.
+        settled_nodes: (N,) affected nodes with a path, by new distance.
+        num_with_path: number of entries of ``settled_nodes``.
         order: (N, N) nodes by distance to each destination before the failure.
-        reached: (N,) number of nodes with a path to each destination before the failure.
+        num_reached: (N,) number of nodes with a path to each destination before the failure.
         arc_start: (N, N + 1) old next hops of the node ``order[t, i]`` are the links
             arc[t, arc_start[t, i]:arc_start[t, i + 1]].
         arc: (N, E) links of each shortest-path DAG before the failure.
-        split: (N, E) share of its node's traffic on each entry of ``arc``.
+        split_ratio: (N, E) share of its node's traffic on each entry of ``arc``.
         out_ptr: (N + 1,) links out of node u are out_link[out_ptr[u]:out_ptr[u + 1]].
         out_link: (E,) links by node where they start.
         head: (E,) node where each link ends.
@@ -470,54 +518,55 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         new_next_hops: (E,) new next hops of one node (scratch).
         m: traffic matrix.
         load: (M, E) link loads, Gbit/s; row m is updated.
-        rerouted: (N,) Gbit/s to send from each node; transit traffic is added on the way.
+        rerouted_traffic: (N,) Gbit/s to send from each node; transit traffic is added on the way.
     """
     # Start at the last changed node, or beyond it at the last node nearer than the farthest
-    # affected one, since affected nodes may send traffic there.
+    # affected one, since affected nodes may send traffic there.  The next node of the old order is
+    # at position i, the next one of the settled nodes at position j.
     j = num_with_path - 1
-    max_affected_distance = distance[settled[j]] if num_with_path else 0.0
-    i = last_position
-    while i + 1 < reached[t] and distance[order[t, i + 1]] < max_affected_distance:
+    max_affected_distance = distance[settled_nodes[j]] if num_with_path else 0.0
+    i = last_changed_position
+    while i + 1 < num_reached[t] and distance[order[t, i + 1]] < max_affected_distance:
         i += 1
     while i > 0 or j >= 0:
-        # Skip affected nodes in the old order; ``settled`` has them by new distance.
+        # Skip affected nodes in the old order; the list of settled nodes has them by new distance.
         if i > 0 and node_kind[order[t, i]] == _AFFECTED:
             i -= 1
             continue
         # Visit the farther one of the next affected node and the next other node, whose position in
         # the old order gives its old next hops.
-        if j >= 0 and (i == 0 or distance[settled[j]] >= distance[order[t, i]]):
-            u = settled[j]
+        if j >= 0 and (i == 0 or distance[settled_nodes[j]] >= distance[order[t, i]]):
+            u = settled_nodes[j]
             position = 0
             j -= 1
         else:
             u = order[t, i]
             position = i
             i -= 1
-        amount = rerouted[u]
-        if amount == 0.0:
+        node_traffic = rerouted_traffic[u]
+        if node_traffic == 0.0:
             continue
         # Unchanged nodes keep their next hops and split ratios.
         if node_kind[u] == _UNCHANGED:
             for a in range(arc_start[t, position], arc_start[t, position + 1]):
-                link_amount = amount * split[t, a]
-                load[m, arc[t, a]] += link_amount
-                rerouted[head[arc[t, a]]] += link_amount
+                link_traffic = node_traffic * split_ratio[t, a]
+                load[m, arc[t, a]] += link_traffic
+                rerouted_traffic[head[arc[t, a]]] += link_traffic
             continue
         # Changed nodes divide traffic over live links on shortest paths, by weight (ECMP, UCMP).
         total_weight = 0.0
-        num_hops = 0
+        num_next_hops = 0
         for b in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[b]
-            is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
-            if not is_failed[e] and is_allowed and distance[u] == metric[e] + distance[head[e]]:
+            head_forwards = has_transit[head[e]] or distance[head[e]] == 0.0
+            if not is_failed[e] and head_forwards and distance[u] == metric[e] + distance[head[e]]:
                 total_weight += weight[e]
-                new_next_hops[num_hops] = e
-                num_hops += 1
-        for h in range(num_hops):
-            link_amount = amount * weight[new_next_hops[h]] / total_weight
-            load[m, new_next_hops[h]] += link_amount
-            rerouted[head[new_next_hops[h]]] += link_amount
+                new_next_hops[num_next_hops] = e
+                num_next_hops += 1
+        for h in range(num_next_hops):
+            link_traffic = node_traffic * weight[new_next_hops[h]] / total_weight
+            load[m, new_next_hops[h]] += link_traffic
+            rerouted_traffic[head[new_next_hops[h]]] += link_traffic
 
 
 # Approximate scalar operations per failure and arc; the number of threads depends on it.
@@ -547,7 +596,7 @@ class FailureResults(NamedTuple):
 
 @inner_kernel
 def _load_live_hops(  # type: ignore[no-untyped-def]
-    t, links, dags, is_failed, volume, load, blocked
+    t, links, dags, is_failed, volume, load, blocked_traffic
 ):
     """Load traffic to one destination over the old next hops that have not failed.
 
@@ -560,12 +609,12 @@ def _load_live_hops(  # type: ignore[no-untyped-def]
         is_failed: (E,) whether a link has failed.
         volume: (N,) Gbit/s from each node to the destination; replaced by the traffic through it.
         load: (E,) link loads, Gbit/s; the traffic is added.
-        blocked: (N,) Gbit/s at nodes without a live next hop; such traffic is added.
+        blocked_traffic: (N,) Gbit/s at nodes without a live next hop; such traffic is added.
     """
     order = dags.order[t]
     arc_start = dags.arc_start[t]
     arc = dags.arc[t]
-    split = dags.share[t]
+    split_ratio = dags.share[t]
     # From far to near, without the destination.
     for j in range(dags.reached[t] - 1):
         i = dags.reached[t] - 1 - j
@@ -573,25 +622,25 @@ def _load_live_hops(  # type: ignore[no-untyped-def]
         if node_traffic == 0.0:
             continue
         # Sum of the split ratios of live next hops.
-        live_split = 0.0
+        live_ratio_sum = 0.0
         for a in range(arc_start[i], arc_start[i + 1]):
             if not is_failed[arc[a]]:
-                live_split += split[a]
-        if live_split == 0.0:
-            blocked[order[i]] += node_traffic
+                live_ratio_sum += split_ratio[a]
+        if live_ratio_sum == 0.0:
+            blocked_traffic[order[i]] += node_traffic
             continue
         # Divide the traffic among the live next hops.
         for a in range(arc_start[i], arc_start[i + 1]):
             link = arc[a]
             if not is_failed[link]:
-                amount = node_traffic * split[a] / live_split
-                load[link] += amount
-                volume[links.head[link]] += amount
+                link_traffic = node_traffic * split_ratio[a] / live_ratio_sum
+                load[link] += link_traffic
+                volume[links.head[link]] += link_traffic
 
 
 @inner_kernel
 def _traffic_at_risk(  # type: ignore[no-untyped-def]
-    t, links, dags, dags_after, is_failed, hops_left, queue, demand
+    t, links, dags, dags_after, is_failed, num_hops_left, queue, demand
 ):
     """Return the Gbit/s of demand to destination t from nodes that can reach a micro-loop.
 
@@ -605,29 +654,29 @@ def _traffic_at_risk(  # type: ignore[no-untyped-def]
         dags: shortest-path DAGs without the failure.
         dags_after: DAG towards t after convergence, in row 0.
         is_failed: (E,) whether a link has failed.
-        hops_left: (N,) number of next hops of each node to nodes not yet removed (scratch).
+        num_hops_left: (N,) number of next hops of each node to nodes not yet removed (scratch).
         queue: (N,) removed nodes in order of removal (scratch).
         demand: (N,) Gbit/s from each node to t.
     """
-    nodes = len(hops_left)
+    num_nodes = len(num_hops_left)
     distance = dags.distance[t]
     distance_after = dags_after.distance[0]
     tail = links.tail
     # Count the next hops of each node, those before and after convergence together.
-    hops_left[:] = 0
+    num_hops_left[:] = 0
     for e in range(len(tail)):
         if not is_failed[e] and (
             is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)
         ):
-            hops_left[tail[e]] += 1
+            num_hops_left[tail[e]] += 1
     # Kahn's algorithm: remove nodes without next hops, and the links into them.
-    size = 0
-    for u in range(nodes):
-        if hops_left[u] == 0:
-            queue[size] = u
-            size += 1
+    queue_size = 0
+    for u in range(num_nodes):
+        if num_hops_left[u] == 0:
+            queue[queue_size] = u
+            queue_size += 1
     num_processed = 0
-    while num_processed < size:
+    while num_processed < queue_size:
         u = queue[num_processed]
         num_processed += 1
         for j in range(links.in_ptr[u], links.in_ptr[u + 1]):
@@ -635,16 +684,16 @@ def _traffic_at_risk(  # type: ignore[no-untyped-def]
             if not is_failed[e] and (
                 is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)
             ):
-                hops_left[tail[e]] -= 1
-                if hops_left[tail[e]] == 0:
-                    queue[size] = tail[e]
-                    size += 1
+                num_hops_left[tail[e]] -= 1
+                if num_hops_left[tail[e]] == 0:
+                    queue[queue_size] = tail[e]
+                    queue_size += 1
     # Sum the demand of the nodes that remain.
-    total = 0.0
-    for u in range(nodes):
-        if hops_left[u] > 0:
-            total += demand[u]
-    return total
+    demand_at_risk = 0.0
+    for u in range(num_nodes):
+        if num_hops_left[u] > 0:
+            demand_at_risk += demand[u]
+    return demand_at_risk
 
 
 @inner_kernel
@@ -658,8 +707,8 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
     heap_keys,
     heap_nodes,
     node_traffic,
-    backup,
-    hops_left,
+    backup_buffer,
+    num_hops_left,
     queue,
     load,
     lost,
@@ -680,17 +729,17 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
         heap_keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
         heap_nodes: (2 E + 2,) nodes in the heap (scratch).
         node_traffic: (N,) Gbit/s through each node to the destination (scratch).
-        backup: (N + E,) Gbit/s that each node sends along its backup path, then saved metrics of
-            failed links (scratch).
-        hops_left: (N,) numbers of next hops in the search for micro-loops (scratch).
+        backup_buffer: (N + E,) Gbit/s that each node sends along its backup path, then saved
+            metrics of failed links (scratch).
+        num_hops_left: (N,) numbers of next hops in the search for micro-loops (scratch).
         queue: (N,) nodes in the search for micro-loops (scratch).
         load: (M, E) link loads, Gbit/s: without the failure on entry, in fast reroute on return.
         lost: (M,) Gbit/s; the demand of disconnected nodes and the traffic at nodes without a
             backup path are added.
         at_risk: (M,) Gbit/s; the demand from nodes that can reach a micro-loop is added.
     """
-    num_matrices, nodes = volume.shape[0], volume.shape[1]
-    for t in range(nodes):
+    num_matrices, num_nodes = volume.shape[0], volume.shape[1]
+    for t in range(num_nodes):
         # Skip destinations whose shortest paths do not use a failed link.
         distance = dags.distance[t]
         is_affected = False
@@ -702,34 +751,35 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
             continue
         # Shortest paths after convergence: without the failed links, whose metrics are saved.
         for e in failed_links:
-            backup[nodes + e] = links.metric[e]
+            backup_buffer[num_nodes + e] = links.metric[e]
             links.metric[e] = np.inf
         shortest_path_dag(t, as_int64(0), links, dags_after, heap_keys, heap_nodes)
         for e in failed_links:
-            links.metric[e] = backup[nodes + e]
+            links.metric[e] = backup_buffer[num_nodes + e]
         for m in range(num_matrices):
             # Withdraw the loads before the failure: load negative demand.
-            for u in range(nodes):
+            for u in range(num_nodes):
                 node_traffic[u] = -volume[m, t, u]
             add_ecmp_loads(t, links.head, dags, node_traffic, load[m])
             # The demand of nodes that lose their path is lost.
-            for u in range(nodes):
+            for u in range(num_nodes):
                 node_traffic[u] = volume[m, t, u]
                 if dags_after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
                     lost[m] += volume[m, t, u]
                     node_traffic[u] = 0.0
-            # Load the live old next hops; traffic at nodes without any goes to ``backup``.
-            backup[:nodes] = 0.0
-            _load_live_hops(t, links, dags, is_failed, node_traffic, load[m], backup)
+            # Load the live old next hops.  Nodes without any send their traffic along backup paths:
+            # it is collected in the first N entries of the buffer.
+            backup_buffer[:num_nodes] = 0.0
+            _load_live_hops(t, links, dags, is_failed, node_traffic, load[m], backup_buffer)
             # Nodes unaware of the failure send traffic to nodes without a backup path: it is lost.
-            for u in range(nodes):
+            for u in range(num_nodes):
                 if dags_after.distance[0, u] == np.inf:
-                    lost[m] += backup[u]
+                    lost[m] += backup_buffer[u]
             # Load the backup paths.
-            add_ecmp_loads(0, links.head, dags_after, backup[:nodes], load[m])
+            add_ecmp_loads(0, links.head, dags_after, backup_buffer[:num_nodes], load[m])
             # Micro-loops.
             at_risk[m] += _traffic_at_risk(
-                t, links, dags, dags_after, is_failed, hops_left, queue, volume[m, t]
+                t, links, dags, dags_after, is_failed, num_hops_left, queue, volume[m, t]
             )
 
 
@@ -740,8 +790,8 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
     links,
     dags,
     node_position,
-    set_ptr,
-    set_link,
+    failure_ptr,
+    failure_link,
     volume,
     node_traffic,
     load_without_failure,
@@ -768,8 +818,9 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         dags: shortest-path DAG towards each of the N destinations without a failure.
         node_position: (N, N) rank of node u by distance to destination t, at [t, u]; N if there is
             no path.
-        set_ptr: (S + 1,) links of failure s are set_link[set_ptr[s]:set_ptr[s + 1]].
-        set_link: failed links of all failures, concatenated.
+        failure_ptr: (S + 1,) links of failure s are
+            failure_link[failure_ptr[s]:failure_ptr[s + 1]].
+        failure_link: failed links of all failures, concatenated.
         volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
         node_traffic: (M, N, N) Gbit/s through node u to t without a failure, at [m, t, u].
         load_without_failure: (M, E) link loads without a failure, Gbit/s.
@@ -789,9 +840,9 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         # Scratch arrays of the block: for ``reroute``, then for ``_fast_reroute``, whose arrays
         # over links are allocated only if it is simulated.
         num_matrices = volume.shape[0]
-        nodes = volume.shape[1]
+        num_nodes = volume.shape[1]
         num_links = load_without_failure.shape[1]
-        scratch = new_reroute_scratch(nodes, num_links)
+        scratch = new_reroute_scratch(num_nodes, num_links)
         num_repair_arcs = num_links if in_fast_reroute else 0
         # Links with metrics of their own, which fast reroute changes temporarily.
         thread_links = IgpLinks(
@@ -806,22 +857,22 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
             links.has_transit,
         )
         # DAG after convergence towards one destination, and the heap of its search.
-        dags_after = new_dags(1, nodes, num_repair_arcs)
+        dags_after = new_dags(1, num_nodes, num_repair_arcs)
         heap_keys = np.empty(2 * num_repair_arcs + 2)
         heap_nodes = np.empty(2 * num_repair_arcs + 2, dtype=np.int32)
         # (N,) Gbit/s through each node; (N + E,) Gbit/s of backup traffic by node, then the saved
         # metrics of links.
-        fast_node_traffic = np.empty(nodes)
-        backup = np.zeros(nodes + num_links)
+        fast_reroute_traffic = np.empty(num_nodes)
+        backup_buffer = np.zeros(num_nodes + num_links)
         # (N,) next-hop counts and queue of Kahn's algorithm.
-        hops_left = np.empty(nodes, dtype=np.int32)
-        queue = np.empty(nodes, dtype=np.int32)
+        num_hops_left = np.empty(num_nodes, dtype=np.int32)
+        queue = np.empty(num_nodes, dtype=np.int32)
         # (E,) failed links and (M, E) loads of the current failure.
         is_failed = np.zeros(num_links, dtype=np.bool_)
         load = np.empty((num_matrices, num_links))
-        for s in range(block, len(set_ptr) - 1, blocks):
+        for s in range(block, len(failure_ptr) - 1, blocks):
             # Start from the loads without failure.
-            failed_links = set_link[set_ptr[s] : set_ptr[s + 1]]
+            failed_links = failure_link[failure_ptr[s] : failure_ptr[s + 1]]
             for e in failed_links:
                 is_failed[e] = True
             load[:] = load_without_failure
@@ -838,9 +889,9 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     is_failed,
                     heap_keys,
                     heap_nodes,
-                    fast_node_traffic,
-                    backup,
-                    hops_left,
+                    fast_reroute_traffic,
+                    backup_buffer,
+                    num_hops_left,
                     queue,
                     load,
                     lost[s],
@@ -859,11 +910,11 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     lost[s],
                     scratch,
                 )
-            # Largest utilisation, its link, and overload of each matrix.
+            # Largest utilisation, its link, and load above capacity of each matrix.
             for m in range(num_matrices):
-                largest = 0.0
+                largest_utilisation = 0.0
                 busiest_link = -1
-                excess = 0.0
+                total_overload = 0.0
                 for e in range(num_links):
                     if is_failed[e]:
                         load[m, e] = 0.0
@@ -871,13 +922,13 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     # Subtraction may leave a load slightly below 0.
                     load[m, e] = max(0.0, load[m, e])
                     link_utilisation = load[m, e] * inverse_capacity[e]
-                    if link_utilisation > largest:
-                        largest = link_utilisation
+                    if link_utilisation > largest_utilisation:
+                        largest_utilisation = link_utilisation
                         busiest_link = e
-                    excess += max(0.0, load[m, e] - capacity[e])
-                utilisation[s, m] = largest
+                    total_overload += max(0.0, load[m, e] - capacity[e])
+                utilisation[s, m] = largest_utilisation
                 busiest[s, m] = busiest_link
-                overload[s, m] = excess
+                overload[s, m] = total_overload
                 # Loads of all links, if requested: else ``all_loads`` has no row.
                 if len(all_loads):
                     for e in range(num_links):
@@ -927,7 +978,7 @@ class IgpFailures:
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        passing: (M, N, N) Gbit/s through node u to destination t without failure, at
+        traffic_through_nodes: (M, N, N) Gbit/s through node u to destination t without failure, at
             [m, t, u]: demand from u plus transit traffic.
         lost: (M,) Gbit/s lost without failure: no path, a failed adjacency, or a forwarding loop.
     """
@@ -941,21 +992,21 @@ class IgpFailures:
     ) -> None:
         self.dag = dag
         self._volume = np.ascontiguousarray(volume)
-        nodes = dag.topology.num_nodes
+        num_nodes = dag.topology.num_nodes
         num_links = dag.topology.num_links
         # Traffic through each node, computed below; and ranks of nodes by distance to each
         # destination, N without a path.
-        self.passing = np.empty_like(self._volume)
-        self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
+        self.traffic_through_nodes = np.empty_like(self._volume)
+        self._node_position = np.full((num_nodes, num_nodes), num_nodes, dtype=np.int32)
         positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)
         # Approximate cost of one evaluation, which decides the number of threads.
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
         # (blocks, M, E) loads by block, whose sum does not depend on the number of threads.
-        blocks = max(1, min(nodes, MAX_BLOCKS))
+        blocks = max(1, min(num_nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
             _loads_without_failure(
-                dag.links.head, dag.dags, self._volume, self.passing, load, blocks
+                dag.links.head, dag.dags, self._volume, self.traffic_through_nodes, load, blocks
             )
         # Add the traffic of adjacency segments: on a failed link it is lost, as is the demand of
         # nodes without a path.
@@ -969,7 +1020,7 @@ class IgpFailures:
         self.lost += 0.0 if looping is None else looping
         # Pairs, demands and segment lists; None without lists, or if the traffic is already that
         # under a failure.
-        self._demands: tuple[IntArray, FloatArray, SegmentPolicies] | None = None
+        self._steered_demands: tuple[IntArray, FloatArray, SegmentPolicies] | None = None
 
     @classmethod
     def of_demands(
@@ -994,7 +1045,9 @@ class IgpFailures:
         """
         # Volumes (M, N, N), adjacency loads (M, E), and traffic (M,) in forwarding loops.
         loads = cls(dag, *steering_of(after or dag, policies).traffic(pairs, demand))
-        loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
+        loads._steered_demands = (
+            (pairs, demand, policies) if policies.lists and after is None else None
+        )
         return loads
 
     def under(
@@ -1016,14 +1069,20 @@ class IgpFailures:
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
         # Recompute the failures that change the traffic of segment lists.
-        if self._demands is not None:
-            for s in self._list_changing_failures(self._demands[2], results.lost, repairing):
-                rerouted = IgpFailures.of_demands(
-                    self.dag, *self._demands, self.dag.without(failures[s])
+        if self._steered_demands is not None:
+            for s in self._list_changing_failures(
+                self._steered_demands[2], results.lost, repairing
+            ):
+                steered_loads = IgpFailures.of_demands(
+                    self.dag, *self._steered_demands, self.dag.without(failures[s])
                 )
-                changed_results = rerouted.under([failures[s]], repairing=repairing, loads=loads)
-                for result, changed_result in zip(results, changed_results, strict=True):
-                    result[s : s + 1] = changed_result
+                changed_results = steered_loads.under(
+                    [failures[s]], repairing=repairing, loads=loads
+                )
+                # Replace the results of the failure in each array; that of the link loads has no
+                # rows unless they are requested.
+                for result_array, changed_array in zip(results, changed_results, strict=True):
+                    result_array[s : s + 1] = changed_array
         return results
 
     def _evaluate(
@@ -1040,11 +1099,11 @@ class IgpFailures:
         num_matrices = len(self._volume)
         num_failures = len(failures)
         num_links = self.dag.topology.num_links
-        # CSR: the links of failure s are set_link[set_ptr[s]:set_ptr[s + 1]].
-        set_ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(
+        # CSR: the links of failure s are failure_link[failure_ptr[s]:failure_ptr[s + 1]].
+        failure_ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(
             np.int64
         )
-        set_link = np.array([link for links in failures for link in links], dtype=np.int64)
+        failure_link = np.array([link for links in failures for link in links], dtype=np.int64)
         # Evaluate the failures in parallel; all loads (S, M, E) are stored only if requested.
         capacity = self.dag.topology.capacity
         inverse_capacity = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
@@ -1061,10 +1120,10 @@ class IgpFailures:
                 self.dag.links,
                 self.dag.dags,
                 self._node_position,
-                set_ptr,
-                set_link,
+                failure_ptr,
+                failure_link,
                 self._volume,
-                self.passing,
+                self.traffic_through_nodes,
                 self.load,
                 self.lost,
                 inverse_capacity,

@@ -101,9 +101,9 @@ class IgpRouting:
         """Mean latency (D,) of each demand over its paths, ms; infinite if it loses traffic."""
         topology = self.dag.topology
         # (N, N) mean latency of the shortest paths from node u to node t, at [t, u].
-        between = SegmentPasses(self.dag).segment_sum(topology.latency[None])[0]
+        path_latency = SegmentPasses(self.dag).segment_sum(topology.latency[None])[0]
         steering = steering_of(self.dag, self._policies)
-        latency = steering.values(self._pairs, between[None], topology.latency[None])[0]
+        latency = steering.values(self._pairs, path_latency[None], topology.latency[None])[0]
         return np.where(steering.loses(self._pairs), np.inf, latency)
 
     def latency(self) -> FloatArray:
@@ -125,18 +125,19 @@ _MAX_CHUNK_LOADS = 2**25
 
 
 def in_chunks(
-    failures: list[list[int]], size: int, under: Callable[[list[list[int]]], FailureResults]
+    failures: list[list[int]], num_loads: int, evaluate: Callable[[list[list[int]]], FailureResults]
 ) -> FailureResults:
     """Return the results of all failures, evaluated in chunks that fit into memory.
 
     Args:
         failures: link indices of each failure.
-        size: number of loads under one failure: matrices times links.
-        under: function from a list of failures, each a list of link indices, to their results.
+        num_loads: number of loads under one failure: matrices times links.
+        evaluate: function from a list of failures, each a list of link indices, to their results.
     """
-    chunk_size = max(1, _MAX_CHUNK_LOADS // max(1, size))
+    # Without failures, one empty chunk gives arrays of the right shapes.
+    chunk_size = max(1, _MAX_CHUNK_LOADS // max(1, num_loads))
     results = [
-        under(failures[first : first + chunk_size])
+        evaluate(failures[first : first + chunk_size])
         for first in range(0, max(1, len(failures)), chunk_size)
     ]
     return FailureResults(*(np.concatenate(arrays) for arrays in zip(*results, strict=True)))
@@ -182,8 +183,10 @@ def loads_under(
             other_results = other_loads.under(
                 [list(failure.links)], repairing=repairing, loads=loads
             )
-            for result, other_result in zip(results, other_results, strict=True):
-                result[failure_index : failure_index + 1] = other_result
+            # Replace the results of the failure in each array; that of the link loads has no rows
+            # unless they are requested.
+            for result_array, other_array in zip(results, other_results, strict=True):
+                result_array[failure_index : failure_index + 1] = other_array
             results.lost[failure_index] += demand[:, is_endpoint].sum(1)
     return results
 
@@ -211,6 +214,7 @@ def results_of(
         capacity: (E,) Gbit/s.
         loads: whether the results include ``load``.
     """
+    # Links without capacity count as unused; -1 stands for no busiest link.
     utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
     busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)
     overload = np.maximum(0, load - capacity).sum(2)

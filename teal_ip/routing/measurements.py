@@ -22,7 +22,7 @@ _MIN_SHARE = 1e-12
 _LINKS_PER_BLOCK = 64
 
 
-def with_borders(link_shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.csr_array:
+def with_node_rows(link_shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.csr_array:
     """Return F (E + 2 N, D): link rows, then an ingress and an egress row for each node.
 
     Args:
@@ -32,10 +32,10 @@ def with_borders(link_shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.c
     """
     demands = np.arange(len(pairs))
     ones = np.ones(len(pairs))
-    borders = [
+    border_rows = [
         sp.csr_array((ones, (pairs[:, i], demands)), shape=(nodes, len(pairs))) for i in (0, 1)
     ]
-    return sp.csr_array(sp.vstack([link_shares, *borders]))
+    return sp.csr_array(sp.vstack([link_shares, *border_rows]))
 
 
 def ecmp_measurements(dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
@@ -68,7 +68,7 @@ def path_measurements(paths: PathSet, splits: FloatArray, nodes: int) -> sp.csr_
     link_shares = sp.csr_array(
         (path_split, (link, path // paths.num_paths)), shape=(paths.num_links, paths.num_demands)
     )
-    return with_borders(link_shares, paths.pairs, nodes)
+    return with_node_rows(link_shares, paths.pairs, nodes)
 
 
 def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies) -> sp.csr_array:
@@ -86,13 +86,13 @@ def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies
     num_links = dag.topology.num_links
     passes = SegmentPasses(dag)
     steering = steering_of(dag, policies)
-    blocks = []
+    share_blocks = []
     for first in range(0, num_links, _LINKS_PER_BLOCK):
         unit_vectors = np.eye(num_links)[first : first + _LINKS_PER_BLOCK]
         # (links of the block, N, N) share of the traffic from node u to node t on each link.
-        segment_value = passes.segment_sum(unit_vectors)
+        segment_share = passes.segment_sum(unit_vectors)
         shares = steering.values(
-            pairs, np.where(np.isfinite(segment_value), segment_value, 0.0), unit_vectors
+            pairs, np.where(np.isfinite(segment_share), segment_share, 0.0), unit_vectors
         )
-        blocks.append(sp.csr_array(np.where(shares > _MIN_SHARE, shares, 0.0)))
-    return with_borders(sp.csr_array(sp.vstack(blocks)), pairs, dag.topology.num_nodes)
+        share_blocks.append(sp.csr_array(np.where(shares > _MIN_SHARE, shares, 0.0)))
+    return with_node_rows(sp.csr_array(sp.vstack(share_blocks)), pairs, dag.topology.num_nodes)

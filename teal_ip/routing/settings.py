@@ -14,7 +14,7 @@ from teal.option import GROWTH, GROWTH_PER_YEAR, MAX_UTILISATION, OVERWRITE, che
 # Largest horizon, years.
 _MAX_YEARS = 30.0
 # Years per unit of a horizon.
-_YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
+_YEARS_BY_UNIT = {"y": 1.0, "q": 0.25, "m": 1 / 12}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class GrowthConfig:
         number = self.horizon[:-1]
         unit = self.horizon[-1]
         try:
-            years = float(number) * _YEARS[unit]
+            years = float(number) * _YEARS_BY_UNIT[unit]
         except (ValueError, KeyError):
             years = 0.0
         if not 0 < years <= _MAX_YEARS:
@@ -156,7 +156,9 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         )
         for option, value, other_option, other_value in exclusive:
             if value and other_value:
-                raise InputError.invalid(option, "", f"cannot be combined with {other_option}")
+                raise InputError.invalid(
+                    option, "", f"cannot be combined with {other_option}; drop one of them"
+                )
         if self.allocation is not None and self.repair:
             raise InputError.invalid(
                 "--allocation", "", "fast reroute of tunnels is not modelled", "drop --repair"

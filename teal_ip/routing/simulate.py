@@ -219,22 +219,22 @@ def simulate(
     topology = dag.topology
     growth = growth_of(options, traffic, notify) if options.growth_per_year else None
     traffic = traffic.scaled(options.growth)
-    rows = chosen_rows(options.index, options.limit, traffic)
+    matrix_indices = selected_matrix_indices(options.index, options.limit, traffic)
     routing = installed_routing(options, dag, traffic.pairs)
     groups = None if options.groups is None else load_groups(options.groups, topology)
     failures = list(failures_of(options.failures, topology, groups or {}))
     # Simulate in blocks of matrices that fit into memory.
-    block = max(1, _MAX_BLOCK_ENTRIES // (topology.num_nodes * topology.num_links))
+    block_size = max(1, _MAX_BLOCK_ENTRIES // (topology.num_nodes * topology.num_links))
     has_all_loads = keeps_all and len(failures) * topology.num_links <= _MAX_PAGE_LOADS
     num_kept = len(failures) if has_all_loads else options.worst
-    result = simulated(
+    result = simulate_in_blocks(
         routing,
         traffic,
-        rows,
+        matrix_indices,
         failures,
         num_kept,
         repairing=options.repair,
-        block=block,
+        block=block_size,
         notify=notify,
     )
     # Demands of the worst matrix that lose traffic: their latency is infinite.
@@ -244,13 +244,15 @@ def simulate(
     # Forecast the month in which each link is full.
     if growth is None:
         return result
-    load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
-    last_timestamp = traffic.timestamps[rows[-1]]
+    loads_by_failure = largest_loads(
+        routing, traffic, matrix_indices, failures, block=block_size, notify=notify
+    )
+    last_timestamp = traffic.timestamps[matrix_indices[-1]]
     failure_names = [NO_FAILURE.name, *(failure.name for failure in failures)]
-    links = link_forecasts(
+    forecasts = link_forecasts(
         topology,
         topology.capacity,
-        load,
+        loads_by_failure,
         failure_names,
         options.max_utilisation,
         growth,
@@ -258,7 +260,7 @@ def simulate(
     )
     horizon = month_after(last_timestamp, options.horizon_years) if options.horizon else ""
     return dataclasses.replace(
-        result, forecast=CapacityForecast(growth, options.max_utilisation, horizon, links)
+        result, forecast=CapacityForecast(growth, options.max_utilisation, horizon, forecasts)
     )
 
 
@@ -279,12 +281,12 @@ def installed_routing(config: SimulateOptions, dag: EcmpDag, pairs: IntArray) ->
     return igp_routing(dag, pairs, config.policies, config.flex_algo, config.algorithm_of)
 
 
-def simulated(
+def simulate_in_blocks(
     routing: InstalledRouting,
     traffic: TrafficMatrices,
     rows: Int64Array,
     failures: Sequence[Failure],
-    worst: int,
+    num_kept: int,
     *,
     repairing: bool = False,
     block: int = 16,
@@ -297,7 +299,7 @@ def simulated(
         traffic: the matrices.
         rows: indices of the matrices.
         failures: failures to simulate.
-        worst: number of failures, the worst ones, whose link loads are returned.
+        num_kept: number of failures, the worst ones, whose link loads are returned.
         repairing: also simulate fast reroute.
         block: number of matrices in memory at a time.
         notify: called with progress messages.
@@ -307,19 +309,21 @@ def simulated(
     # Loads of each matrix; (E,) sum and maximum of the link loads over the matrices, Gbit/s;
     # maximum with the IGP alone; and loads under failures.
     matrices: list[MatrixLoad] = []
-    total = np.zeros(topology.num_links)
-    largest = np.zeros(topology.num_links)
-    igp_load = None if routing.is_igp_alone else np.zeros(topology.num_links)
+    load_sum = np.zeros(topology.num_links)
+    largest_load = np.zeros(topology.num_links)
+    largest_igp_load = None if routing.is_igp_alone else np.zeros(topology.num_links)
     failure_loads = _FailureLoads(routing, traffic, failures, repairing=repairing)
     for first_row in range(0, len(rows), block):
         indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
         # Loads without failure, under the installed routing and under the IGP alone.
         loads = routing.loads(demand)
-        total += loads.load.sum(0)
-        largest = np.maximum(largest, loads.load.max(0))
-        if igp_load is not None:
-            igp_load = np.maximum(igp_load, igp_loads(routing, traffic.pairs, demand).max(0))
+        load_sum += loads.load.sum(0)
+        largest_load = np.maximum(largest_load, loads.load.max(0))
+        if largest_igp_load is not None:
+            largest_igp_load = np.maximum(
+                largest_igp_load, igp_loads(routing, traffic.pairs, demand).max(0)
+            )
         for m, index in enumerate(indices.tolist()):
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, link_names, routing))
         # Loads under each failure.
@@ -333,10 +337,10 @@ def simulated(
         topology,
         matrices,
         [failure_loads.by_index[s] for s in worst_first],
-        total / max(1, len(rows)),
-        largest,
-        failure_loads.link_loads(worst_first[:worst]),
-        igp_load,
+        load_sum / max(1, len(rows)),
+        largest_load,
+        failure_loads.link_loads(worst_first[:num_kept]),
+        largest_igp_load,
     )
 
 
@@ -377,14 +381,16 @@ class _FailureLoads:
             demand: (M, D) Gbit/s.
         """
         pairs = self._traffic.pairs
-        converged = loads_under(self._routing, pairs, demand, self._failures)
-        fast_reroute = (
+        converged_results = loads_under(self._routing, pairs, demand, self._failures)
+        fast_reroute_results = (
             loads_under(self._routing, pairs, demand, self._failures, repairing=True)
             if self._repairing
             else None
         )
         for s in range(len(self._failures)):
-            failure_load = self._largest_of_block(s, indices, demand, converged, fast_reroute)
+            failure_load = self._largest_of_block(
+                s, indices, demand, converged_results, fast_reroute_results
+            )
             self.by_index[s] = (
                 _combine_matrices(self.by_index[s], failure_load)
                 if s in self.by_index
@@ -396,8 +402,8 @@ class _FailureLoads:
         s: int,
         indices: Int64Array,
         demand: FloatArray,
-        converged: FailureResults,
-        fast_reroute: FailureResults | None,
+        converged_results: FailureResults,
+        fast_reroute_results: FailureResults | None,
     ) -> FailureLoad:
         """Return the loads under failure s: the worst matrix of a block, and maxima over the block.
 
@@ -405,8 +411,8 @@ class _FailureLoads:
             s: index of the failure.
             indices: (M,) indices of the matrices.
             demand: (M, D) Gbit/s.
-            converged: loads after convergence.
-            fast_reroute: loads during fast reroute; None unless simulated.
+            converged_results: loads after convergence.
+            fast_reroute_results: loads during fast reroute; None unless simulated.
         """
         failure = self._failures[s]
         # (M,) demand from and to a failed node, which does not count as lost traffic.
@@ -415,52 +421,60 @@ class _FailureLoads:
             is_endpoint = (self._traffic.pairs == self._node_index[failure.name]).any(1)
             node_demand = demand[:, is_endpoint].sum(1)
         # (M,) other lost traffic; rounding errors of the difference become 0.
-        lost = converged.lost[s] - node_demand
+        lost = converged_results.lost[s] - node_demand
         lost = np.where(lost > _ROUNDING * node_demand, lost, 0.0)
-        # Matrix with the largest utilisation, then the most lost traffic.
-        worst_matrix = int(np.lexsort((lost, converged.utilisation[s]))[-1])
-        index = indices[worst_matrix]
+        # Matrix with the largest utilisation, then the most lost traffic; ``lexsort`` sorts by its
+        # last key first.
+        worst_position = int(np.lexsort((lost, converged_results.utilisation[s]))[-1])
+        matrix_index = indices[worst_position]
+        # Utilisation and link are those of the worst matrix, the other figures maxima over all.
         return FailureLoad(
             failure.name,
             failure.kind,
-            int(index),
-            str(self._traffic.timestamps[index]),
-            float(converged.utilisation[s, worst_matrix]),
-            _link_name(self._link_names, int(converged.busiest[s, worst_matrix])),
-            float(converged.overload[s].max()),
+            int(matrix_index),
+            str(self._traffic.timestamps[matrix_index]),
+            float(converged_results.utilisation[s, worst_position]),
+            _link_name(self._link_names, int(converged_results.busiest[s, worst_position])),
+            float(converged_results.overload[s].max()),
             float(lost.max()),
             float(node_demand.max()),
-            math.nan if fast_reroute is None else float(fast_reroute.utilisation[s].max()),
-            math.nan if fast_reroute is None else float(fast_reroute.at_risk[s].max()),
+            math.nan
+            if fast_reroute_results is None
+            else float(fast_reroute_results.utilisation[s].max()),
+            math.nan
+            if fast_reroute_results is None
+            else float(fast_reroute_results.at_risk[s].max()),
         )
 
     def worst_first(self) -> list[int]:
         """Return the indices of the failures by utilisation, then lost traffic, the worst first."""
         return sorted(self.by_index, key=lambda s: severity(self.by_index[s]), reverse=True)
 
-    def link_loads(self, indices: Sequence[int]) -> dict[str, FloatArray]:
+    def link_loads(self, failure_indices: Sequence[int]) -> dict[str, FloatArray]:
         """Return the link loads (E,) under failures, Gbit/s, by name of the failure.
 
         Each failure has the loads of its worst matrix, with NaN on failed links.
 
         Args:
-            indices: indices of the failures.
+            failure_indices: indices of the failures.
         """
         # Failures with the same worst matrix are simulated together.
         load_by_index: dict[int, FloatArray] = {}
-        for matrix in {self.by_index[s].index for s in indices}:
-            failures_of_matrix = [s for s in indices if self.by_index[s].index == matrix]
+        for matrix_index in {self.by_index[s].index for s in failure_indices}:
+            failures_of_matrix = [
+                s for s in failure_indices if self.by_index[s].index == matrix_index
+            ]
             loads = loads_under(
                 self._routing,
                 self._traffic.pairs,
-                self._traffic.read([matrix]),
+                self._traffic.read([matrix_index]),
                 [self._failures[s] for s in failures_of_matrix],
                 loads=True,
             ).load[:, 0]
             for s, load in zip(failures_of_matrix, loads, strict=True):
                 load[list(self._failures[s].links)] = np.nan
                 load_by_index[s] = load
-        return {self._failures[s].name: load_by_index[s] for s in indices}
+        return {self._failures[s].name: load_by_index[s] for s in failure_indices}
 
 
 def largest_loads(
@@ -530,7 +544,7 @@ def utilisations(
     return np.concatenate([result.utilisation.T for result in results])
 
 
-def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
+def worst_matrix_indices(utilisation: FloatArray, count: int) -> Int64Array:
     """Return the indices of the worst matrices under the worst failures.
 
     Each failure contributes the matrix with its largest utilisation; failures are visited by
@@ -542,6 +556,8 @@ def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
     """
     if not count:
         return np.arange(len(utilisation))
+    # Matrix with the largest utilisation under each failure, the worst failure first; the keys of a
+    # dictionary drop repeated matrices.
     order = np.argsort(-utilisation.max(0), kind="stable")
     return np.array(list(dict.fromkeys(utilisation.argmax(0)[order].tolist()))[:count])
 
@@ -578,7 +594,7 @@ def _matrix_load(
     traffic: TrafficMatrices,
     demand: FloatArray,
     loads: Loads,
-    m: int,
+    block_position: int,
     link_names: list[str],
     routing: InstalledRouting,
 ) -> MatrixLoad:
@@ -589,43 +605,47 @@ def _matrix_load(
         traffic: the matrices.
         demand: (D,) Gbit/s.
         loads: loads of the block.
-        m: position of the matrix in the block.
+        block_position: position of the matrix in the block.
         link_names: names of the links.
         routing: routing of the demands.
     """
     # Utilisation; 0 for links without capacity.
     capacity = routing.dag.topology.capacity
-    load = loads.load[m]
+    load = loads.load[block_position]
     utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
-    busiest = int(utilisation.argmax())
+    busiest_link = int(utilisation.argmax())
     # Mean, 99th percentile and maximum of the latency of delivered demands, weighted by volume.
     latency = routing.latency()
     has_latency = np.isfinite(latency) & (demand > 0)
     volume = demand[has_latency]
     latency = latency[has_latency]
-    # Index of the first demand, in order of latency, up to which 99% of the volume is counted.
-    order = np.argsort(latency)
-    cumulative_volume = np.cumsum(volume[order])
+    # Index of the first demand, in order of latency, up to which 99% of the volume is counted, less
+    # a tolerance of 1e-12 Gbit/s for rounding errors.
+    latency_order = np.argsort(latency)
+    cumulative_volume = np.cumsum(volume[latency_order])
     percentile_index = (
         int(np.searchsorted(cumulative_volume, _TAIL_QUANTILE * cumulative_volume[-1] - 1e-12))
-        if len(order)
+        if len(latency_order)
         else 0
     )
+    # Load above capacity and lost traffic; the latency is NaN if no demand is delivered.
     return MatrixLoad(
         index,
         str(traffic.timestamps[index]),
         float(demand.sum()),
-        float(utilisation[busiest]),
-        link_names[busiest],
+        float(utilisation[busiest_link]),
+        link_names[busiest_link],
         float(np.maximum(0, load - capacity).sum()),
-        float(loads.lost[m]),
-        float((volume * latency).sum() / volume.sum()) if len(order) else math.nan,
-        float(latency[order[min(percentile_index, len(order) - 1)]]) if len(order) else math.nan,
-        float(latency.max()) if len(order) else math.nan,
+        float(loads.lost[block_position]),
+        float((volume * latency).sum() / volume.sum()) if len(latency_order) else math.nan,
+        float(latency[latency_order[min(percentile_index, len(latency_order) - 1)]])
+        if len(latency_order)
+        else math.nan,
+        float(latency.max()) if len(latency_order) else math.nan,
     )
 
 
-def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
+def selected_matrix_indices(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
     """Return the indices of the selected matrices.
 
     Args:
@@ -659,7 +679,11 @@ def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.
 
 
 def synthetic_counters(
-    dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
+    dag: EcmpDag,
+    measurements: sp.csr_array,
+    traffic: TrafficMatrices,
+    relative_error: float,
+    seed: int,
 ) -> Counters:
     """Return simulated counters: F @ demands, with independent relative errors at each interface.
 
@@ -667,7 +691,7 @@ def synthetic_counters(
         dag: shortest paths.
         measurements: (E + 2 N, D) measurement matrix F.
         traffic: the matrices.
-        error: relative standard deviation of a counter.
+        relative_error: relative standard deviation of a counter.
         seed: random seed.
     """
     # Exact rates (T, E + 2 N) of links, ingress and egress; links are repeated, since both ends
@@ -675,12 +699,15 @@ def synthetic_counters(
     num_links = dag.topology.num_links
     num_nodes = dag.topology.num_nodes
     rng = np.random.default_rng(seed)
-    values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
-    both_ends = np.concatenate([values[:, :num_links], values], 1)
-    # Add independent relative errors, and divide the columns again.
-    both_ends = np.maximum(both_ends * (1 + error * rng.normal(size=both_ends.shape)), 0.0)
+    exact_rates = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
+    counter_rates = np.concatenate([exact_rates[:, :num_links], exact_rates], 1)
+    # Add independent relative errors, and divide the columns into rates sent and received on links,
+    # and ingress and egress of nodes.
+    counter_rates = np.maximum(
+        counter_rates * (1 + relative_error * rng.normal(size=counter_rates.shape)), 0.0
+    )
     sent_rates, received, ingress, egress = np.split(
-        both_ends, np.cumsum([num_links, num_links, num_nodes]), axis=1
+        counter_rates, np.cumsum([num_links, num_links, num_nodes]), axis=1
     )
     return Counters(
         traffic.timestamps, float(traffic.interval_s), sent_rates, received, ingress, egress

@@ -25,7 +25,7 @@ from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_file, check_out_folder
 from teal_ip.readings.files import save_counters
-from teal_ip.routing.growth import forecast_table, is_full_by, when
+from teal_ip.routing.growth import forecast_table, is_full_by, month_phrase
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate import (
@@ -59,12 +59,12 @@ def describe(simulation: Simulation) -> str:
             f"{worst.overload:.6g} Gbit/s of load above capacity over all links",
             f"latency: mean {worst.latency_mean:.4g} ms, 99th percentile over the volume "
             f"{worst.latency_99:.4g} ms, largest {worst.latency_worst:.4g} ms",
-            *([] if simulation.forecast is None else [summary(simulation.forecast)]),
+            *([] if simulation.forecast is None else [forecast_sentence(simulation.forecast)]),
         ]
     )
 
 
-def summary(forecast: CapacityForecast) -> str:
+def forecast_sentence(forecast: CapacityForecast) -> str:
     """Return a sentence about the links whose load exceeds the utilisation limit by the horizon."""
     # Links that are full by the horizon, under failure and without, the first month first.
     full_links = forecast.full
@@ -85,7 +85,7 @@ def summary(forecast: CapacityForecast) -> str:
         f"exceed{'s' if num_links == 1 else ''} "
         f"{percent(forecast.limit)}{by_horizon} under the current routing, "
         f"{len(full_without_failure):,} of them without failure; first "
-        f"{first_link.link} {when(first_link.full_under_failure)}, {failure_text}"
+        f"{first_link.link} {month_phrase(first_link.full_under_failure)}, {failure_text}"
     )
 
 
@@ -101,15 +101,20 @@ def link_table(simulation: Simulation, max_rows: int) -> Table:
     names = topology.link_names()
     capacity = topology.capacity
     live_links = np.flatnonzero(topology.capacity > 0)
-    largest, mean = (
+    largest_utilisation, mean_utilisation = (
         load[live_links] / capacity[live_links]
         for load in (simulation.largest_load, simulation.mean_load)
     )
-    order = np.argsort(-largest, kind="stable")
+    order = np.argsort(-largest_utilisation, kind="stable")
     columns = (
         Column("link", lambda row: names[live_links[row]]),
-        Column("largest utilisation", lambda row: float(largest[row]), percent, most_is_best=True),
-        Column("mean", lambda row: float(mean[row]), percent, most_is_best=True),
+        Column(
+            "largest utilisation",
+            lambda row: float(largest_utilisation[row]),
+            percent,
+            most_is_best=True,
+        ),
+        Column("mean", lambda row: float(mean_utilisation[row]), percent, most_is_best=True),
         Column(
             "capacity, Gbit/s",
             lambda row: float(capacity[live_links[row]]),
@@ -149,7 +154,7 @@ def _failed_node_demand(failure_load: FailureLoad) -> float:
 
 
 def _failure_column(
-    label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]
+    label: str, value_of: Callable[[FailureLoad], float], format_value: Callable[[float], str]
 ) -> Column:
     """Return a column of the failure table that only failures have a value for.
 
@@ -157,13 +162,13 @@ def _failure_column(
 
     Args:
         label: heading of the column.
-        value: function that returns the value of a failure; NaN for none.
-        show: function that returns the text of a value.
+        value_of: function that returns the value of a failure; NaN for none.
+        format_value: function that returns the text of a value.
     """
     return Column(
         label,
-        lambda row: value(row) if isinstance(row, FailureLoad) else math.nan,
-        show,
+        lambda row: value_of(row) if isinstance(row, FailureLoad) else math.nan,
+        format_value,
         most_is_best=True,
         optional=True,
     )
@@ -171,8 +176,8 @@ def _failure_column(
 
 def _full_link_table(forecast: CapacityForecast, shown: int) -> Table:
     """Return the table of links that become full by the horizon; ``shown`` rows in a terminal."""
-    by = f" by {forecast.horizon}" if forecast.horizon else ""
-    title = f"links that exceed {percent(forecast.limit)}{by} under the current routing"
+    by_horizon = f" by {forecast.horizon}" if forecast.horizon else ""
+    title = f"links that exceed {percent(forecast.limit)}{by_horizon} under the current routing"
     return forecast_table(
         forecast.full, title, routing="as installed", fitted=forecast.growth.fitted, shown=shown
     )
@@ -205,15 +210,16 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     """
     # Cases of the map: without failure, and one for each failure with stored loads.
     topology = simulation.topology
-    loads = {"no failure, maximum over all matrices": simulation.largest_load}
-    loads |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
+    load_by_case = {"no failure, maximum over all matrices": simulation.largest_load}
+    load_by_case |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
     is_live = topology.capacity > 0
 
     def utilisation(load: FloatArray) -> FloatArray:
         """Return the utilisation (E,) of links from their loads (E,); NaN without capacity."""
         return np.where(is_live, load / np.where(is_live, topology.capacity, 1), np.nan)
 
-    map_cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
+    map_cases = {name: {"as installed": utilisation(load)} for name, load in load_by_case.items()}
+    # The first case, without failure, also shows the loads of the IGP alone.
     if simulation.plain_load is not None:
         next(iter(map_cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
     # Section with the map and the table of failures.
@@ -226,7 +232,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         traffic="shortest paths",
         table=failure_table(simulation),
         map=utilisation_map(drawing_of(topology), map_cases)
-        | _failure_case_by_link(topology, list(loads.values())),
+        | _failure_case_by_link(topology, list(load_by_case.values())),
         map_first=True,
         case_label="Failure",
         scheme_label="Routing",
@@ -261,7 +267,8 @@ def _failure_case_by_link(topology: Topology, loads: Sequence[FloatArray]) -> di
     """
     case_of_link = np.full(topology.num_links, -1)
     ends = np.sort(np.stack([topology.link_source, topology.link_target], 1), axis=1)
-    # Reverse order: the first, worst case of a link overwrites the others.
+    # A failure is that of one cable if all links without a load have the same end nodes.  Reverse
+    # order: the first, worst case of a link overwrites the others.
     for case, load in reversed(list(enumerate(loads))):
         down_links = np.flatnonzero(np.isnan(load))
         if len(down_links) and (ends[down_links] == ends[down_links[0]]).all():
@@ -273,7 +280,7 @@ def _introduction(simulation: Simulation) -> str:
     """Return the introduction of the page: sentences about the most utilised link, the worst
     failure, and the forecast.
     """
-    growth = [] if simulation.forecast is None else [f"{summary(simulation.forecast)}."]
+    growth = [] if simulation.forecast is None else [f"{forecast_sentence(simulation.forecast)}."]
     return " ".join([loads_sentence(simulation), *growth])
 
 
@@ -293,8 +300,10 @@ def loads_sentence(simulation: Simulation) -> str:
         subject = (
             f"The worst of {len(simulation.failures):,} failures is that of {worst_failure.failure}"
         )
-        worst_load = f": it fills {worst_failure.busiest} to {percent(worst_failure.utilisation)}"
-        load_clause = worst_load if worst_failure.busiest else ", under which no link is used"
+        worst_load_text = (
+            f": it fills {worst_failure.busiest} to {percent(worst_failure.utilisation)}"
+        )
+        load_clause = worst_load_text if worst_failure.busiest else ", under which no link is used"
         verb = "overloads" if num_overloading == 1 else "overload"
         sentences.append(
             f"{subject}{load_clause}. {num_overloading or 'None'} of the failures {verb} a link."
@@ -302,10 +311,10 @@ def loads_sentence(simulation: Simulation) -> str:
         # Failures that disconnect demand.
         disconnecting = [failure for failure in simulation.failures if failure.lost > 0]
         if disconnecting:
-            most_lost = max(disconnecting, key=lambda failure: failure.lost)
+            most_disconnecting = max(disconnecting, key=lambda failure: failure.lost)
             sentences.append(
                 f"{len(disconnecting):,} of the failures disconnect demand, "
-                f"that of {most_lost.failure} most: {most_lost.lost:.4g} Gbit/s."
+                f"that of {most_disconnecting.failure} most: {most_disconnecting.lost:.4g} Gbit/s."
             )
     return " ".join(sentences)
 

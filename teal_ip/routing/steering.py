@@ -75,20 +75,22 @@ class DemandSteering:
     """
 
     def __init__(self, dag: EcmpDag, policies: SegmentPolicies) -> None:
-        # Segments of all lists in sequence, and for each segment the first one of its list.
+        # Index of the policy of each pair of nodes, and the segments ("steps") of all lists in
+        # sequence.
         self._dag = dag
         self._policy_index = {pair: p for p, pair in enumerate(policies.lists)}
         self._steps = steps = policies.steps(list(policies.lists), dag.topology.link_source)
         is_usable = steps.works(dag)
+        # (S,) index of the first segment of the list to which each segment belongs.
         step_index = np.arange(len(steps.share))
         first_step = np.maximum.accumulate(np.where(steps.is_first, step_index, 0))
         # (S,) number of unusable segments before each of the S segments of all lists.
-        num_unusable = np.append(0, np.cumsum(~is_usable))[:-1]
+        num_unusable_before = np.append(0, np.cumsum(~is_usable))[:-1]
         # (S,) split ratio of the list on segments that its traffic reaches, else 0: segments behind
         # an unusable one are not reached.  ``_arriving_share`` is also 0 on the unusable segment
         # itself.
         self._step_share: FloatArray = np.where(
-            num_unusable == num_unusable[first_step], steps.share, 0.0
+            num_unusable_before == num_unusable_before[first_step], steps.share, 0.0
         )
         self._arriving_share = np.where(is_usable, self._step_share, 0.0)
         self._loses_traffic = np.zeros(len(policies.lists), dtype=bool)
@@ -101,10 +103,10 @@ class DemandSteering:
         Args:
             pairs: (D, 2) source and target of each demand.
         """
-        policy = np.array(
+        policy_index = np.array(
             [self._policy_index.get((s, t), -1) for s, t in pairs.tolist()], dtype=np.int64
         )
-        return np.flatnonzero(policy >= 0), policy[policy >= 0]
+        return np.flatnonzero(policy_index >= 0), policy_index[policy_index >= 0]
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
         """Return the traffic of M matrices on shortest-path segments and adjacencies.
@@ -119,13 +121,16 @@ class DemandSteering:
         """
         # Demands without a policy follow the shortest paths; the others the segments of their
         # lists.
-        demands, policy = self._policy_indices(pairs)
-        unsteered = demand.copy()
-        unsteered[:, demands] = 0.0
-        volume = volumes(pairs, unsteered, self._dag.topology.num_nodes)
+        steered_demands, policy_index = self._policy_indices(pairs)
+        unsteered_demand = demand.copy()
+        unsteered_demand[:, steered_demands] = 0.0
+        volume = volumes(pairs, unsteered_demand, self._dag.topology.num_nodes)
         adjacency = np.zeros((len(demand), self._dag.topology.num_links))
         policy_traffic = np.array(
-            [np.bincount(policy, row, len(self._policy_index)) for row in demand[:, demands]]
+            [
+                np.bincount(policy_index, matrix_demand, len(self._policy_index))
+                for matrix_demand in demand[:, steered_demands]
+            ]
         )
         self._steps.add_traffic(
             volume, adjacency, self._step_share * policy_traffic[:, self._steps.policy]
@@ -147,18 +152,18 @@ class DemandSteering:
         # Shortest paths; then replace the demands with a policy.  Segments that no traffic passes
         # count as 0, since their values may be infinite.
         result = value[:, pairs[:, 1], pairs[:, 0]]
-        demands, policy = self._policy_indices(pairs)
+        steered_demands, policy_index = self._policy_indices(pairs)
         step_values = self._steps.values(value, link_value)
-        reached_values = np.multiply(
+        weighted_values = np.multiply(
             self._arriving_share,
             step_values,
             out=np.zeros_like(step_values),
             where=self._arriving_share > 0,
         )
-        for row, row_values in zip(result, reached_values, strict=True):
-            row[demands] = np.bincount(self._steps.policy, row_values, len(self._policy_index))[
-                policy
-            ]
+        for row, row_values in zip(result, weighted_values, strict=True):
+            row[steered_demands] = np.bincount(
+                self._steps.policy, row_values, len(self._policy_index)
+            )[policy_index]
         return np.asarray(result)
 
     def loses(self, pairs: IntArray) -> BoolArray:
@@ -168,7 +173,7 @@ class DemandSteering:
         Args:
             pairs: (D, 2) source and target of each demand.
         """
-        demands, policy = self._policy_indices(pairs)
+        steered_demands, policy_index = self._policy_indices(pairs)
         result = ~self._dag.reaches[pairs[:, 1], pairs[:, 0]]
-        result[demands] = self._loses_traffic[policy]
+        result[steered_demands] = self._loses_traffic[policy_index]
         return result

@@ -39,7 +39,7 @@ _MAX_ROUNDS = 220
 # Convergence tolerance of the arrival shares.
 _TOLERANCE = 1e-13
 # Step of the finite differences of the Jacobian.
-_DIFFERENCE = 1e-6
+_DIFFERENCE_STEP = 1e-6
 # Policies that lose a smaller share of their traffic count as lossless.
 _MIN_LOST_SHARE = 1e-9
 # Smaller capture shares are set to 0.
@@ -91,14 +91,16 @@ class TransitSteering:
         self._passes = SegmentPasses(dag)
         nodes = dag.topology.num_nodes
         live_policies = [pair for pair in sorted(policies.lists) if dag.reaches[pair[1], pair[0]]]
-        ends = np.array(live_policies, dtype=np.int64).reshape(-1, 2)
-        self._router = ends[:, 0]
-        self._endpoint = ends[:, 1]
-        shares = {
+        policy_ends = np.array(live_policies, dtype=np.int64).reshape(-1, 2)
+        self._router = policy_ends[:, 0]
+        self._endpoint = policy_ends[:, 1]
+        crossing_by_router = {
             int(node): crossing_shares(self._passes, int(node)) for node in np.unique(self._router)
         }
         # (P, N) share h of the traffic from each node to the endpoint that crosses the router.
-        self._capture = np.array([shares[m][t] for m, t in live_policies]).reshape(-1, nodes)
+        self._capture = np.array([crossing_by_router[m][t] for m, t in live_policies]).reshape(
+            -1, nodes
+        )
         # Steps of the lists, and the shares that policies capture from steps and from all nodes.
         self._steps = steps = policies.steps(live_policies, dag.topology.link_source)
         self._is_usable = steps.works(dag)
@@ -108,10 +110,10 @@ class TransitSteering:
         # lost.
         self._arrival_share = self._arrival_shares()
         self._step_weight = self._step_weights(self._arrival_share)[0]
-        captured = self._capture_matrix(self._step_weight)
-        self._loops = _find_loops(captured)
+        capture_matrix = self._capture_matrix(self._step_weight)
+        self._loops = _find_loops(capture_matrix)
         self._inverse = np.linalg.inv(
-            np.eye(len(live_policies)) - np.where(self._loops, 0.0, captured)
+            np.eye(len(live_policies)) - np.where(self._loops, 0.0, capture_matrix)
         )
         self._step_weight[self._loops[steps.policy]] = 0.0
 
@@ -165,15 +167,15 @@ class TransitSteering:
                 result[:, [k]] = self._first_capture_shares(crossing[:, [k]], int(same_policy[0]))
         return result
 
-    def _capture_matrix(self, weight: FloatArray) -> FloatArray:
+    def _capture_matrix(self, step_weight: FloatArray) -> FloatArray:
         """Return the matrix B (P, P): B[p, q] is the share of the traffic captured by policy q that
         policy p captures from its lists.
 
         Args:
-            weight: (S,) share of its policy's captured traffic on each step.
+            step_weight: (S,) share of its policy's captured traffic on each step.
         """
         result = np.zeros((len(self._router),) * 2)
-        for p, row in enumerate(self._step_capture * weight):
+        for p, row in enumerate(self._step_capture * step_weight):
             result[p] = np.bincount(self._steps.policy, row, len(result))
         return result
 
@@ -191,18 +193,20 @@ class TransitSteering:
         # ``pass_share`` (S,) is the share of a step's traffic that reaches its end: 0 for an
         # unusable segment; traffic captured by another policy arrives with that policy's share.
         steps = self._steps
-        weight = np.zeros(self._step_capture.shape[1])
+        step_weight = np.zeros(self._step_capture.shape[1])
         new_arrival_share = np.zeros(len(arrival_share))
         remaining_share = 0.0
         pass_share = np.where(self._is_usable, 1 - (1 - arrival_share) @ self._step_capture, 0.0)
         is_last = np.append(steps.is_first[1:], True)
         # Walk along each list: a step receives the traffic that passed the previous one.
-        for k in range(len(weight)):
-            weight[k] = remaining_share = steps.share[k] if steps.is_first[k] else remaining_share
+        for k in range(len(step_weight)):
+            step_weight[k] = remaining_share = (
+                steps.share[k] if steps.is_first[k] else remaining_share
+            )
             remaining_share *= pass_share[k]
             if is_last[k]:
                 new_arrival_share[steps.policy[k]] += remaining_share
-        return weight, new_arrival_share
+        return step_weight, new_arrival_share
 
     def _arrival_shares(self) -> FloatArray:
         """Return the share (P,) of each policy's captured traffic that arrives at its endpoint.
@@ -215,26 +219,30 @@ class TransitSteering:
         arrival_share = np.zeros(len(self._router))
         eye = np.eye(len(self._router))
         for iteration in range(_MAX_ROUNDS):
-            weight, new_arrival_share = self._step_weights(arrival_share)
+            # One round of the fixed-point iteration, and the change of the shares by it.
+            step_weight, new_arrival_share = self._step_weights(arrival_share)
             change = new_arrival_share - arrival_share
             if np.abs(change).max(initial=0.0) <= _TOLERANCE:
                 break
             if iteration >= _FIXED_POINT_ROUNDS:
-                # Newton step over the loop-free policies.
-                loop_free = np.flatnonzero(~_find_loops(self._capture_matrix(weight)))
-                jacobian_rows = [
-                    self._step_weights(arrival_share - _DIFFERENCE * unit)[1]
-                    for unit in eye[loop_free]
+                # Newton step over the loop-free policies: (I - J) step = change.  Column j of the
+                # Jacobian J is the finite difference of the new shares by the share of policy j.
+                loop_free_policies = np.flatnonzero(~_find_loops(self._capture_matrix(step_weight)))
+                perturbed_shares = [
+                    self._step_weights(arrival_share - _DIFFERENCE_STEP * unit)[1]
+                    for unit in eye[loop_free_policies]
                 ]
                 jacobian = (
-                    ((new_arrival_share[:, None] - np.array(jacobian_rows).T) / _DIFFERENCE)[
-                        loop_free
-                    ]
-                    if len(loop_free)
+                    (
+                        (new_arrival_share[:, None] - np.array(perturbed_shares).T)
+                        / _DIFFERENCE_STEP
+                    )[loop_free_policies]
+                    if len(loop_free_policies)
                     else np.zeros((0, 0))
                 )
-                change[loop_free] = np.linalg.solve(
-                    eye[np.ix_(loop_free, loop_free)] - jacobian, change[loop_free]
+                change[loop_free_policies] = np.linalg.solve(
+                    eye[np.ix_(loop_free_policies, loop_free_policies)] - jacobian,
+                    change[loop_free_policies],
                 )
             arrival_share = np.clip(arrival_share + change, 0.0, 1.0)
         return arrival_share
@@ -259,15 +267,15 @@ class TransitSteering:
         # Captured traffic (M, P): what shortest paths offer each policy, then what lists add.
         topology = self._passes.dag.topology
         volume = volumes(pairs, demand, topology.num_nodes)
-        offered = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._capture)
-        captured = offered @ self._inverse.T
+        offered_traffic = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._capture)
+        captured_traffic = offered_traffic @ self._inverse.T
         # Withdraw it from the shortest paths, and add it to the steps.
         steps = self._steps
         adjacency = np.zeros((len(volume), topology.num_links))
-        for matrix_volume, row in zip(volume, captured, strict=True):
-            np.subtract.at(matrix_volume, (self._endpoint, self._router), row)
-        steps.add_traffic(volume, adjacency, self._step_weight * captured[:, steps.policy])
-        return SteeredTraffic(volume, adjacency, captured[:, self._loops].sum(1))
+        for matrix_volume, captured_by_policy in zip(volume, captured_traffic, strict=True):
+            np.subtract.at(matrix_volume, (self._endpoint, self._router), captured_by_policy)
+        steps.add_traffic(volume, adjacency, self._step_weight * captured_traffic[:, steps.policy])
+        return SteeredTraffic(volume, adjacency, captured_traffic[:, self._loops].sum(1))
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
         """Return the sum of values along the paths of each demand, weighted by split ratios.

@@ -58,15 +58,15 @@ class Tunnels:
         demand_index = {
             (int(source), int(target)): demand for demand, (source, target) in enumerate(pairs)
         }
-        rates: dict[tuple[int, tuple[int, ...]], float] = {}
+        rate_by_tunnel: dict[tuple[int, tuple[int, ...]], float] = {}
         for (source, target, _), paths in stored_paths(
             read_allocation(file), topology, str(file)
         ).items():
             demand = demand_index.get((source, target))
             for links, gbps in paths.items():
                 if demand is not None and gbps > 0:
-                    rates[demand, links] = rates.get((demand, links), 0.0) + gbps
-        if not rates:
+                    rate_by_tunnel[demand, links] = rate_by_tunnel.get((demand, links), 0.0) + gbps
+        if not rate_by_tunnel:
             raise InputError.invalid(
                 str(file),
                 "routers",
@@ -75,14 +75,20 @@ class Tunnels:
             )
         # Split ratios are rates over the total of the demand; the incidence matrix is tunnels by
         # links.
-        tunnel_demand = np.array([demand for demand, _ in rates])
-        rate = np.array(list(rates.values()))
-        rows = np.repeat(np.arange(len(rates)), [len(links) for _, links in rates])
-        columns = np.concatenate([links for _, links in rates])
-        incidence = sp.csr_array(
-            (np.ones(len(rows)), (rows, columns)), shape=(len(rates), topology.num_links)
+        tunnel_demand = np.array([demand for demand, _ in rate_by_tunnel])
+        tunnel_rate = np.array(list(rate_by_tunnel.values()))
+        rows = np.repeat(
+            np.arange(len(rate_by_tunnel)), [len(links) for _, links in rate_by_tunnel]
         )
-        return cls(tunnel_demand, rate / np.bincount(tunnel_demand, rate)[tunnel_demand], incidence)
+        columns = np.concatenate([links for _, links in rate_by_tunnel])
+        incidence = sp.csr_array(
+            (np.ones(len(rows)), (rows, columns)), shape=(len(rate_by_tunnel), topology.num_links)
+        )
+        return cls(
+            tunnel_demand,
+            tunnel_rate / np.bincount(tunnel_demand, tunnel_rate)[tunnel_demand],
+            incidence,
+        )
 
     def has_tunnels(self, num_demands: int) -> BoolArray:
         """Return whether each of ``num_demands`` demands has a tunnel."""
@@ -95,8 +101,10 @@ class Tunnels:
             latency: (D,) latency of demands without tunnels, ms.
             link_latency: (E,) ms.
         """
-        mean = np.bincount(self.demand, self.share * (self.links @ link_latency), len(latency))
-        return np.where(self.has_tunnels(len(latency)), mean, latency)
+        tunnel_latency = np.bincount(
+            self.demand, self.share * (self.links @ link_latency), len(latency)
+        )
+        return np.where(self.has_tunnels(len(latency)), tunnel_latency, latency)
 
     def measurements(self, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
         """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
@@ -108,6 +116,7 @@ class Tunnels:
             dag: shortest paths, for demands without tunnels.
             pairs: (D, 2) source and target of each demand.
         """
+        # Link rows: demands without tunnels load their shortest paths, the others their tunnels.
         igp_matrix = ecmp_measurements(dag, pairs)
         num_links = dag.topology.num_links
         has_tunnels = self.has_tunnels(len(pairs))
@@ -218,13 +227,15 @@ class TunnelLoads:
         Args:
             is_live: (P,) whether each tunnel is live.
         """
-        remaining_share = self._live_share(is_live)
+        # Scale the split ratios of the live tunnels so that they sum to 1 for each demand.
+        live_share = self._live_share(is_live)
         tunnel_demand = self._tunnels.demand
-        ratio = np.where(
-            remaining_share > 0, 1 / np.where(remaining_share > 0, remaining_share, 1), 0.0
+        inverse_live_share = np.where(
+            live_share > 0, 1 / np.where(live_share > 0, live_share, 1), 0.0
         )
         return np.asarray(
-            self._demand[:, tunnel_demand] * (self._tunnels.share * is_live * ratio[tunnel_demand])
+            self._demand[:, tunnel_demand]
+            * (self._tunnels.share * is_live * inverse_live_share[tunnel_demand])
         )
 
     def under(
@@ -262,20 +273,20 @@ class TunnelLoads:
 
         return in_chunks(failures, self.load.size, under_chunk)
 
-    def _tunnel_loads_under(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
+    def _tunnel_loads_under(self, failed_links: list[int]) -> tuple[FloatArray, FloatArray]:
         """Return the loads and the lost traffic of demands with tunnels, under a failure.
 
         Demands whose tunnels are all down follow the IGP's shortest paths after convergence.
 
         Args:
-            links: indices of the failed links.
+            failed_links: indices of the failed links.
 
         Returns:
             loads (M, E) and lost traffic (M,), Gbit/s.
         """
         # Loads of the live tunnels, and demands that lose their last live tunnel by the failure.
         is_live = self._is_live & (
-            np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0
+            np.asarray(self._tunnels.links[:, failed_links].sum(1)).reshape(-1) == 0
         )
         load = self._tunnel_rates(is_live) @ self._tunnels.links
         falls_back = self._is_without_tunnel(is_live) & ~self._is_without_tunnel(self._is_live)
@@ -286,7 +297,7 @@ class TunnelLoads:
             demand = self._demand[:, falls_back]
             igp_results = IgpFailures.of_demands(
                 self._dag, pairs, demand, SegmentPolicies.none()
-            ).under([links], loads=True)
+            ).under([failed_links], loads=True)
             load = load + igp_results.load[0]
             lost = igp_results.lost[0]
         return load, lost

@@ -39,7 +39,7 @@ from teal.schemes.igp import ecmp_allocation
 from teal.solvers.result import Stop
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.installed import IgpRouting
-from teal_ip.routing.simulate import utilisations, worst_rows
+from teal_ip.routing.simulate import utilisations, worst_matrix_indices
 from teal_ip.segments.columns import finish
 from teal_ip.segments.few import Few
 from teal_ip.segments.one_list import OneList, one_list
@@ -903,7 +903,7 @@ def solve_static(
     instance = _StaticInstance.create(config, dag, traffic)
     failures = instance.failures
     shortest_path_utilisation = instance.utilisations()
-    first_matrix_indices = worst_rows(shortest_path_utilisation, config.matrices)
+    first_matrix_indices = worst_matrix_indices(shortest_path_utilisation, config.matrices)
     # Demand without a path, under each failure.
     unroutable = instance.demand_without_path()
     if max(unroutable) > 0:

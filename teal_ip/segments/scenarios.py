@@ -403,7 +403,10 @@ class TransitScenarios(Scenarios):
         volume = volumes(np.stack([source, target], 1), demand, self.num_nodes)
         # (F, M, N, N) Gbit/s that cross a router (last axis) towards a node; 0 at the node itself.
         crossing_traffic = np.array(
-            [np.where(dag.reaches, IgpFailures(dag, volume).passing, 0.0) for dag in dags]
+            [
+                np.where(dag.reaches, IgpFailures(dag, volume).traffic_through_nodes, 0.0)
+                for dag in dags
+            ]
         )
         crossing_traffic[..., np.arange(self.num_nodes), np.arange(self.num_nodes)] = 0.0
         # Policies: pairs of router and endpoint with crossing traffic in some scenario.

@@ -39,9 +39,9 @@ from teal_ip.routing.settings import SimulateConfig, SimulateOptions
 from teal_ip.routing.simulate import Simulation, simulate
 from teal_ip.routing.simulate_command import (
     failure_table,
+    forecast_sentence,
     loads_sentence,
     simulation_files,
-    summary,
 )
 from teal_ip.segments.command import StaticReport, solve_static
 from teal_ip.segments.settings import SegmentsConfig, SegmentsOptions
@@ -317,6 +317,7 @@ def write_step(folder: Path, name: str, finished: AnalysisResult, routers: Path 
     config = config_class(**files, routers=routers, **finished.settings)
     manifest = {"manifest.json": partial(write_manifest, settings=config)}
 
+    # Write the output files that the command of the step would write.
     if name == "loads":
         write_files(folder / SIMULATE, {**simulation_files(report), **manifest})
     elif name == "metrics":
@@ -340,6 +341,7 @@ def network_step(
         traffic: the matrices, without growth; None if they come from counters.
         growth: factor of the demands.
     """
+    # Assumptions and doubts as sentences, then the sizes of the network and its traffic.
     findings = [f"{note.rstrip('.')}." for note in notes]
     findings += [f"{doubt[0].upper()}{doubt[1:]}." for doubt in topology.doubts()]
     findings.append(
@@ -362,7 +364,7 @@ def loads_step(simulation: Simulation, growth: float) -> Step:
         simulation: the loads.
         growth: factor of the demands at the horizon.
     """
-    findings = [] if simulation.forecast is None else [f"{summary(simulation.forecast)}."]
+    findings = [] if simulation.forecast is None else [f"{forecast_sentence(simulation.forecast)}."]
     return Step(
         "Loads of today's routing, and the worst failures",
         answer=" ".join([loads_sentence(simulation), *findings]),
@@ -407,22 +409,22 @@ def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
         report: segment lists that serve all matrices and failures.
         options: options of the survey.
     """
-    # Policies with their effect; no policy is needed; or no lists help, with the bound rounded
-    # down to 0.01%.
-    lists = report.lists
+    # Answer: the policies and their effect; or no policy is needed; or no lists help, with the
+    # bound rounded down to 0.01%.
+    static_lists = report.lists
     failure_kinds = failures_text(options)
     num_policies = len(report.policies.lists)
     max_utilisation = options.max_utilisation
     answer = (
         f"{num_policies:,} segment routing polic{'y takes' if num_policies == 1 else 'ies take'} "
         f"the largest utilisation over the failure of {failure_kinds} from "
-        f"{percent(lists.straight)} to {percent(lists.value)}."
+        f"{percent(static_lists.straight)} to {percent(static_lists.value)}."
         if num_policies
         else f"Under the failure of {failure_kinds}, no link passes {percent(max_utilisation)}, "
         "without any policy."
-        if lists.value <= max_utilisation * (1 + _ROUNDING)
+        if static_lists.value <= max_utilisation * (1 + _ROUNDING)
         else "No segment lists with one midpoint take the largest utilisation over the failure "
-        f"of {failure_kinds} below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
+        f"of {failure_kinds} below {percent(math.floor(1e4 * static_lists.bound) / 1e4)}."
     )
     return Step(
         "Segment routing policies against overload",

@@ -43,7 +43,7 @@ from teal_ip.surveys.analyses import (
     write_step,
 )
 from teal_ip.surveys.settings import SurveyConfig
-from teal_ip.surveys.survey import NAMES, PAGE, page_writer, traffic_writer
+from teal_ip.surveys.survey import PAGE, STEP_NAMES, page_writer, traffic_writer
 
 HISTORY = "history.npz"
 MANIFEST = "manifest.json"
@@ -88,8 +88,8 @@ class Survey:
         # The network with the IGP metrics and failed links of the settings, and its shortest paths.
         self._current_topology, self._dag = load_igp(config, self._topology, notify)
         # Traffic is read before anything slow, so that an error is reported at once.
-        self._traffic = self._matrices(config.traffic)
-        history = self._matrices(config.history)
+        self._traffic = self._load_matrices(config.traffic)
+        history = self._load_matrices(config.history)
         # Journal: with --resume the input must be that of the interrupted run.
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
         traffic_keys = [
@@ -109,15 +109,15 @@ class Survey:
         # Write the input to OUT for the commands that analyse one question in more detail.
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._current_topology)})
         if self._traffic is not None:
-            self._save(TRAFFIC, self._traffic.scaled(config.growth))
+            self._save_matrices(TRAFFIC, self._traffic.scaled(config.growth))
         if history is not None:
-            self._save(HISTORY, history)
+            self._save_matrices(HISTORY, history)
         # Restore the finished steps of an interrupted run.
         self.steps: dict[str, Step] = {
             entry["name"]: Step.from_json(entry["step"]) for entry in self._journal.entries("step")
         }
 
-    def _matrices(self, text: str) -> TrafficMatrices | None:
+    def _load_matrices(self, text: str) -> TrafficMatrices | None:
         """Return the matrices of an option, Gbit/s; None if it is empty.
 
         Args:
@@ -149,7 +149,7 @@ class Survey:
                     "choose another folder",
                 )
 
-    def _save(self, name: str, traffic: TrafficMatrices) -> None:
+    def _save_matrices(self, name: str, traffic: TrafficMatrices) -> None:
         """Write matrices to the file ``name`` in OUT."""
         write_files(self._config.out, {name: traffic_writer(traffic, self._topology)})
 
@@ -167,7 +167,7 @@ class Survey:
         step_functions: dict[str, Callable[[], Step]] = {"network": self._network_step}
         if self._config.counters is not None:
             step_functions["matrix"] = self._matrix_step
-        step_functions |= {name: partial(self._analysis_step, name) for name in NAMES}
+        step_functions |= {name: partial(self._analysis_step, name) for name in STEP_NAMES}
         # Run the steps that the journal lacks, and record each one.
         try:
             for step_number, (name, run_step) in enumerate(step_functions.items(), 1):
@@ -184,13 +184,13 @@ class Survey:
                 self._journal.remove()
                 remove_files(self._config.out, FILES)
             else:
-                self._write()
+                self._write_page()
             raise
-        self._write()
+        self._write_page()
         self._journal.remove()
         return list(self.steps.values())
 
-    def _write(self) -> None:
+    def _write_page(self) -> None:
         """Write the page of the finished steps, and the manifest, to OUT."""
         files: dict[str, Callable[[Path], None]] = {
             PAGE: page_writer(self._topology, list(self.steps.values())),
@@ -217,7 +217,7 @@ class Survey:
             **self._counter_arguments(), out=self._config.out / ESTIMATE, overwrite=True
         )
         run = run_estimate(config, self._notify)
-        self._save(TRAFFIC, run.traffic.scaled(self._config.growth))
+        self._save_matrices(TRAFFIC, run.traffic.scaled(self._config.growth))
         return Step(
             "The traffic matrix from the counters",
             findings=tuple(
@@ -248,6 +248,7 @@ class Survey:
             interrupts.append(True)
             raise KeyboardInterrupt
 
+        # Only the search for metrics returns after Ctrl-C; the other analyses are interrupted.
         if name != "metrics":
             return write_step(config.out, name, analyses.attempt(name, growth), config.routers)
         with on_interrupt(interrupt):

@@ -92,10 +92,10 @@ class SurveyConfig(SurveyOptions):
         super().__post_init__()
         is_one = (self.counters is None) == bool(self.traffic)
         if not is_one:
-            problem = "exactly one of --traffic and --counters is required"
+            problem = "exactly one of --traffic and --counters is required; add or drop one"
             raise InputError.invalid("--traffic", "", problem)
         for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
             if self.counters is None and getattr(self, field):
                 option = f"--{field.replace('_', '-')}"
-                raise InputError.invalid(option, "", "works only with --counters")
+                raise InputError.invalid(option, "", "works only with --counters; drop it")
         require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)

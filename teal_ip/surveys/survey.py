@@ -39,7 +39,7 @@ from teal_ip.surveys.analyses import (
 from teal_ip.surveys.settings import SurveyOptions
 
 PAGE = "survey.html"
-NAMES = ("loads", "metrics", "policies", "purchases")
+STEP_NAMES = ("loads", "metrics", "policies", "purchases")
 
 
 @with_old_attributes
@@ -120,6 +120,7 @@ class SurveyReport:
         out = Path(folder)
         names = (PAGE, NETWORK, TRAFFIC, METRICS, POLICIES, SIMULATE, UPGRADE)
         check_out_folder(out, names, overwrite=overwrite)
+        # Write the input first: the commands of the steps refer to its files.
         inputs: dict[str, Callable[[Path], None]] = {
             NETWORK: partial(save_topology, topology=self.topology),
             TRAFFIC: traffic_writer(self.traffic, self.topology),
@@ -172,15 +173,19 @@ def survey(
     Raises:
         InputError: invalid input.
     """
+    # Read the network and its traffic; apply IGP settings and growth.
     network = topology_from(topology, options)
     matrices = load_traffic(traffic, network, unit=options.traffic_unit)
-    installed, dag = load_igp(options, network, notify)
-    grown = matrices.scaled(options.growth)
-    analyses = Analyses(dag, grown, options, notify)
+    current_topology, dag = load_igp(options, network, notify)
+    grown_traffic = matrices.scaled(options.growth)
+    analyses = Analyses(dag, grown_traffic, options, notify)
 
-    finished: dict[str, AnalysisResult] = {}
-    for name in NAMES:
-        growth = finished["loads"].step.growth if finished else 1.0
-        finished[name] = analyses.attempt(name, growth)
-    read = network_step(installed, network.notes, matrices, options.growth)
-    return SurveyReport(installed, grown, read, finished, options.routers)
+    # Run the analyses in order; capacity expansion needs the growth that the loads forecast.
+    results_by_step: dict[str, AnalysisResult] = {}
+    for name in STEP_NAMES:
+        growth = results_by_step["loads"].step.growth if results_by_step else 1.0
+        results_by_step[name] = analyses.attempt(name, growth)
+    input_step = network_step(current_topology, network.notes, matrices, options.growth)
+    return SurveyReport(
+        current_topology, grown_traffic, input_step, results_by_step, options.routers
+    )

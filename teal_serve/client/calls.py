@@ -41,7 +41,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 ZIP = "application/zip"
 # Columns of an Arrow response with a number for each matrix.
-_FIGURES = (
+_NUMBER_COLUMNS = (
     "value",
     "bound",
     "gap",
@@ -60,7 +60,7 @@ class Call(Generic[T]):
     Attributes:
         method: HTTP method.
         path: path of the URL.
-        read: decoder of a successful response.
+        decode: decoder of a successful response.
         content: keyword arguments of httpx's ``request``: body, query parameters, headers.
         deadline_s: time limit of the computation, s, added to the timeout; 0 without computation.
         media_type: media type of a successful response; "" without content.
@@ -68,7 +68,7 @@ class Call(Generic[T]):
 
     method: str
     path: str
-    read: Callable[[httpx.Response], T]
+    decode: Callable[[httpx.Response], T]
     content: dict[str, Any] = dataclasses.field(default_factory=dict)
     deadline_s: float = 0.0
     media_type: str = JSON
@@ -89,12 +89,13 @@ def answer_of(call: Call[T], response: httpx.Response) -> T:
     content_type = (
         successful_response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     )
+    # A proxy may have answered: check the media type, then decode all expected fields.
     try:
         if content_type != call.media_type:
             raise ValueError(
                 f"Content-Type is {content_type or 'missing'}, not {call.media_type or 'empty'}"
             )
-        return call.read(successful_response)
+        return call.decode(successful_response)
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         text = f"the response is not from this service: {' '.join(str(error).split())[:200]}"
         raise ServiceFault(response.status_code, "http", text) from None
@@ -156,15 +157,17 @@ def _network_path(name: str, *subpath: str) -> str:
     Raises:
         InvalidRequest: a name ("", "." or "..") that would address another resource.
     """
-    parts = name, *subpath
-    for part in parts:
-        if part in ("", ".", ".."):
+    path_segments = name, *subpath
+    for path_segment in path_segments:
+        if path_segment in ("", ".", ".."):
             raise InvalidRequest(
                 422,
                 "invalid_request",
-                f"{part!r} cannot be a name in a URL; use a name of letters and digits",
+                f"{path_segment!r} cannot be a name in a URL; use a name of letters and digits",
             )
-    return "/v1/networks/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
+    return "/v1/networks/" + "/".join(
+        quote(path_segment, safe="", errors="replace") for path_segment in path_segments
+    )
 
 
 def networks() -> Call[list[str]]:
@@ -186,7 +189,7 @@ def put_network(
     """
     description = topology if isinstance(topology, str | dict) else _node_link(topology)
     return Call(
-        "PUT", _network_path(name), _read_network, {"json": {"topology": description, **settings}}
+        "PUT", _network_path(name), _decode_network, {"json": {"topology": description, **settings}}
     )
 
 
@@ -200,7 +203,7 @@ def _node_link(topology: Topology) -> dict[str, Any]:
 
 def network(name: str) -> Call[Network]:
     """Return the state, settings, nodes and links of a network."""
-    return Call("GET", _network_path(name), _read_network)
+    return Call("GET", _network_path(name), _decode_network)
 
 
 def delete_network(name: str) -> Call[None]:
@@ -233,7 +236,7 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
     return Call(
         "PATCH",
         _network_path(name, "links"),
-        _read_network,
+        _decode_network,
         {"json": {"links": [dict(change) for change in changes]}},
     )
 
@@ -244,12 +247,12 @@ def paths(name: str) -> Call[Paths]:
     A path is the list of its nodes.
     """
 
-    def read(response: httpx.Response) -> Paths:
+    def decode(response: httpx.Response) -> Paths:
         """Decode the pairs and paths in a JSON response."""
         body = response.json()
         return Paths([(source, target) for source, target in body["pairs"]], body["paths"])
 
-    return Call("GET", _network_path(name, "paths"), read)
+    return Call("GET", _network_path(name, "paths"), decode)
 
 
 def allocate(
@@ -281,14 +284,14 @@ def allocate(
     )
     headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
     query = {option: value for option, value in params.items() if value not in (None, "")}
-    content = {"content": _encode_rates(rates), "params": query, "headers": headers}
+    request_arguments = {"content": _encode_rates(rates), "params": query, "headers": headers}
     deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
     path = _network_path(name, "allocations")
     return Call(
         "POST",
         path,
         lambda response: _decode_allocation(response, entries),
-        content,
+        request_arguments,
         deadline_s,
         ARROW,
     )
@@ -337,7 +340,7 @@ def measure(
         time: time of the first matrix; UTC without a time zone.
         interval_s: seconds between consecutive matrices; 0 for a single matrix.
     """
-    content = {
+    request_arguments = {
         "content": _encode_rates(rates),
         "params": {"time": _iso_time(time), "interval_s": interval_s},
         "headers": {"Content-Type": ARROW},
@@ -346,7 +349,7 @@ def measure(
         "POST",
         _network_path(name, "measurements"),
         lambda response: Measured.of(response.json()),
-        content,
+        request_arguments,
     )
 
 
@@ -429,19 +432,22 @@ def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAl
         name: name of the network.
         deadline_ms: time limit, ms; afterwards the previous allocation is returned, if any.
     """
-    content = {"json": {"for": "next", "deadline_ms": deadline_ms}, "headers": {"Accept": ARROW}}
+    request_arguments = {
+        "json": {"for": "next", "deadline_ms": deadline_ms},
+        "headers": {"Accept": ARROW},
+    }
     path = _network_path(name, "allocations")
     return Call(
         "POST",
         path,
         lambda response: _decode_allocation(response, 0),
-        content,
+        request_arguments,
         deadline_ms / 1e3,
         ARROW,
     )
 
 
-def _read_network(response: httpx.Response) -> Network:
+def _decode_network(response: httpx.Response) -> Network:
     """Decode the network in a JSON response."""
     return Network.of(response.json())
 
@@ -453,6 +459,7 @@ def _encode_rates(rates: Array) -> bytes:
         rates: (B, n) Gbit/s, a row for each matrix; or (n,) for a single matrix.
     """
     rates = np.atleast_2d(np.asarray(rates, np.float64))
+    # Column of lists: each row of the table holds the rates of one matrix.
     column = pa.FixedSizeListArray.from_arrays(
         pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1]
     )
@@ -495,7 +502,7 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         admitted_share = flat_values("admitted_share").reshape(shape[:2])
         splits = weights / np.float32(max(1, entries)) * admitted_share[..., None]
     # Limit of an answer for the next interval: ratio, probability (level), last realised ratio.
-    limit = metadata.get("limit") or {}
+    limit_figures = metadata.get("limit") or {}
 
     def optional_column(name: str) -> Any:
         """Return a number column (B,); None if the response does not have it."""
@@ -516,9 +523,9 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         trace=tuple(metadata.get("trace", ())),
         id=metadata.get("id", ""),
         time=utc(metadata["time"]) if metadata.get("time") else None,
-        limit=limit.get("ratio"),
-        level=limit.get("level"),
-        realised=limit.get("realised"),
+        limit=limit_figures.get("ratio"),
+        level=limit_figures.get("level"),
+        realised=limit_figures.get("realised"),
         classes=tuple(
             tuple(ClassResult.of(figures) for figures in matrix_figures)
             for matrix_figures in metadata.get("classes") or ()
@@ -529,5 +536,5 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         ),
         moved=optional_column("moved"),
         largest_share=optional_column("largest_share"),
-        **{name: table.column(name).to_numpy() for name in _FIGURES},
+        **{name: table.column(name).to_numpy() for name in _NUMBER_COLUMNS},
     )

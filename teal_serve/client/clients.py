@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+def _sync_method(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
     """Turn a function that builds a call into a method of the synchronous client.
 
     The method builds the call, sends the request, and returns the decoded response.
@@ -46,7 +46,7 @@ def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], 
     return method
 
 
-def _async(
+def _async_method(
     build_call: Callable[P, Call[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """Turn a function that builds a call into a coroutine method of the asynchronous client.
@@ -85,24 +85,24 @@ class Client:
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
         self._timeout = _timeouts(timeout_s)
         with as_faults():
-            self._http = httpx.Client(**{**_connection(address, token), **http})
+            self._http = httpx.Client(**{**_connection_arguments(address, token), **http})
 
-    networks = _sync(calls.networks)
-    put_network = _sync(calls.put_network)
-    network = _sync(calls.network)
-    delete_network = _sync(calls.delete_network)
-    change_link = _sync(calls.change_link)
-    change_links = _sync(calls.change_links)
-    paths = _sync(calls.paths)
-    allocate = _sync(calls.allocate)
-    allocation = _sync(calls.allocation)
-    proof = _sync(calls.proof)
-    measure = _sync(calls.measure)
-    measure_counters = _sync(calls.measure_counters)
-    measured = _sync(calls.measured)
-    forget_measured = _sync(calls.forget_measured)
-    model = _sync(calls.model)
-    allocate_next = _sync(calls.allocate_next)
+    networks = _sync_method(calls.networks)
+    put_network = _sync_method(calls.put_network)
+    network = _sync_method(calls.network)
+    delete_network = _sync_method(calls.delete_network)
+    change_link = _sync_method(calls.change_link)
+    change_links = _sync_method(calls.change_links)
+    paths = _sync_method(calls.paths)
+    allocate = _sync_method(calls.allocate)
+    allocation = _sync_method(calls.allocation)
+    proof = _sync_method(calls.proof)
+    measure = _sync_method(calls.measure)
+    measure_counters = _sync_method(calls.measure_counters)
+    measured = _sync_method(calls.measured)
+    forget_measured = _sync_method(calls.forget_measured)
+    model = _sync_method(calls.model)
+    allocate_next = _sync_method(calls.allocate_next)
 
     def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
         """Wait until the paths of a network are computed; return its state, nodes and links.
@@ -152,24 +152,24 @@ class AsyncClient:
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
         self._timeout = _timeouts(timeout_s)
         with as_faults():
-            self._http = httpx.AsyncClient(**{**_connection(address, token), **http})
+            self._http = httpx.AsyncClient(**{**_connection_arguments(address, token), **http})
 
-    networks = _async(calls.networks)
-    put_network = _async(calls.put_network)
-    network = _async(calls.network)
-    delete_network = _async(calls.delete_network)
-    change_link = _async(calls.change_link)
-    change_links = _async(calls.change_links)
-    paths = _async(calls.paths)
-    allocate = _async(calls.allocate)
-    allocation = _async(calls.allocation)
-    proof = _async(calls.proof)
-    measure = _async(calls.measure)
-    measure_counters = _async(calls.measure_counters)
-    measured = _async(calls.measured)
-    forget_measured = _async(calls.forget_measured)
-    model = _async(calls.model)
-    allocate_next = _async(calls.allocate_next)
+    networks = _async_method(calls.networks)
+    put_network = _async_method(calls.put_network)
+    network = _async_method(calls.network)
+    delete_network = _async_method(calls.delete_network)
+    change_link = _async_method(calls.change_link)
+    change_links = _async_method(calls.change_links)
+    paths = _async_method(calls.paths)
+    allocate = _async_method(calls.allocate)
+    allocation = _async_method(calls.allocation)
+    proof = _async_method(calls.proof)
+    measure = _async_method(calls.measure)
+    measure_counters = _async_method(calls.measure_counters)
+    measured = _async_method(calls.measured)
+    forget_measured = _async_method(calls.forget_measured)
+    model = _async_method(calls.model)
+    allocate_next = _async_method(calls.allocate_next)
 
     async def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
         """Wait until the paths of a network are computed; return its state, nodes and links.
@@ -211,7 +211,7 @@ def _timeouts(timeout_s: float) -> Callable[[Call[Any]], float]:
     return lambda call: call.deadline_s + timeout_s
 
 
-def _connection(address: str, token: str) -> dict[str, Any]:
+def _connection_arguments(address: str, token: str) -> dict[str, Any]:
     """Return the arguments of httpx's clients: URL, authorisation header, use of proxies.
 
     Requests to loopback addresses bypass the proxies of the environment variables.
@@ -230,6 +230,7 @@ def _connection(address: str, token: str) -> dict[str, Any]:
             "invalid token: only visible ASCII characters without spaces are allowed",
         )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    # With trust_env, httpx uses the proxies of the environment; a loopback address needs none.
     return {
         "base_url": address,
         "headers": headers,

@@ -193,20 +193,22 @@ class AllocationTask:
 
         A plain program has no classes, conditions and model; the work grows with the classes.
         """
+        # Fair objectives without classes, such as max_min, are sequences of programs.
         is_fair = self.parsed_objective.rules.is_sequence and not self.limits
         has_model = self.solver in (MODEL, MODEL_PDHG)
         return max(1, len(self.limits)) * (
             _DEFAULT_RELATIVE_WORK if self.conditions or is_fair or has_model else 1.0
         )
 
-    def problem(self, network: Problem, rates: FloatArray) -> Problem:
+    def problem(self, problem_without_demand: Problem, rates: FloatArray) -> Problem:
         """Return the problem of a batch of matrices with the side conditions.
 
         Args:
-            network: problem of the classes without demand, B = 1, with current capacities.
+            problem_without_demand: problem of the classes without demand, B = 1, with current
+                capacities.
             rates: (B, C * D) Gbit/s.
         """
-        problem = network.with_demand(torch.from_numpy(rates))
+        problem = problem_without_demand.with_demand(torch.from_numpy(rates))
         for condition in self.conditions:
             problem = problem.under(condition.for_batch(len(rates)))
         return problem
@@ -228,23 +230,23 @@ class AllocationTask:
         return figures_by_name
 
 
-def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
+def prepare_conditions(problem: Problem, groups: LinkGroups) -> dict[str, Any]:
     """Precompute the data of each side condition that a request may name.
 
     Args:
-        network: problem without demand, over the paths of all pairs.
+        problem: problem without demand, over the paths of all pairs.
         groups: link indices of each registered shared-risk group.
 
     Returns:
         option -> data of the condition, or the InputError why the network does not support it.
     """
     # Groups of links that fail together, by the value of the option that protects against them.
-    link_groups_by_name = {"cables": network.topology.cables(), "groups": groups}
+    link_groups_by_name = {"cables": problem.topology.cables(), "groups": groups}
     prepared: dict[str, Any] = {}
     for name, condition_type in CONDITIONS_BY_OPTION.items():
         try:
             prepared[name] = condition_type.prepare(
-                network.ops, network.topology.num_links, link_groups_by_name
+                problem.ops, problem.topology.num_links, link_groups_by_name
             )
         # Stored here, and raised for a request that names the condition.
         except InputError as error:
@@ -286,7 +288,7 @@ def resolve_request(
         raise invalid_request(f"objective: {error}") from None
     # Collect the requested side conditions by option. The installed splits must be given if and
     # only if one of these conditions needs them.
-    requested = {
+    requested_values = {
         name: value
         for name in CONDITIONS_BY_OPTION
         if (value := getattr(options, name)) is not None
@@ -296,28 +298,28 @@ def resolve_request(
         for name, condition_type in CONDITIONS_BY_OPTION.items()
         if condition_type.needs_previous
     ]
-    if (previous is None) == bool(set(options_needing_previous) & set(requested)):
+    if (previous is None) == bool(set(options_needing_previous) & set(requested_values)):
         names = " or ".join(options_needing_previous)
         raise invalid_request(
             f"{names}: must be used together with the query parameter previous, the id of the "
             "installed answer"
         )
     # Build the conditions, then check that they can be combined with objective and each other.
-    splits = None if previous is None else _splits_by_class(previous, topology, paths, task)
+    class_splits = None if previous is None else _splits_by_class(previous, topology, paths, task)
     conditions: dict[str, Condition] = {}
-    for name, value in requested.items():
+    for name, value in requested_values.items():
         if options.entries and not CONDITIONS_BY_OPTION[name].allows_rounding:
             raise invalid_request(
                 f"{name}: cannot be combined with entries, since rounding violates it"
             )
-        conditions[name] = _build_condition(name, value, prepared[name], splits, limits)
-    # A text if a condition excludes the objective or another condition.
+        conditions[name] = _build_condition(name, value, prepared[name], class_splits, limits)
+    # A condition that excludes the objective or another condition returns a text.
     for name, condition in conditions.items():
         other_conditions = [each for each in conditions.values() if each is not condition]
-        if expected := condition.unmet_requirement(task.parsed_objective, other_conditions):
-            raise invalid_request(f"{name}: expected {expected}")
+        if requirement := condition.unmet_requirement(task.parsed_objective, other_conditions):
+            raise invalid_request(f"{name}: expected {requirement}")
     condition_words = tuple(
-        (name, value) for name, value in requested.items() if isinstance(value, str)
+        (name, value) for name, value in requested_values.items() if isinstance(value, str)
     )
     return dataclasses.replace(
         task, conditions=tuple(conditions.values()), condition_words=condition_words
@@ -343,9 +345,11 @@ def _splits_by_class(
             "previous: the answer has another number of classes; use an answer with the "
             "classes of this request"
         )
-    path_index = path_columns(topology, paths, task)
+    network_columns = path_columns(topology, paths, task)
     return torch.from_numpy(
-        previous if path_index is None else np.take_along_axis(previous, path_index, axis=1)
+        previous
+        if network_columns is None
+        else np.take_along_axis(previous, network_columns, axis=1)
     )
 
 
@@ -353,7 +357,7 @@ def _build_condition(
     name: str,
     value: Any,
     prepared_data: Any,
-    splits: torch.Tensor | None,
+    class_splits: torch.Tensor | None,
     limits: Sequence[float],
 ) -> Condition:
     """Build a requested side condition.
@@ -363,7 +367,7 @@ def _build_condition(
         value: value of the option.
         prepared_data: precomputed data of the condition, or the InputError why the network does not
             support it.
-        splits: (C * D, K) installed splits; None if the request names none.
+        class_splits: (C * D, K) installed splits; None if the request names none.
         limits: (C,) latency limits of the classes, ms; empty without classes.
 
     Raises:
@@ -378,7 +382,7 @@ def _build_condition(
             ConditionRequest(
                 value,
                 prepared_data,
-                splits,
+                class_splits,
                 max(1, len(limits)),
                 bool(np.isfinite(limits).any()),
             )
@@ -442,6 +446,7 @@ def zero_demand_problem(
         paths_by_class = class_paths(
             paths, topology, pairs, classes, dict(zip(names, task.limits, strict=True))
         )
+    # Weights apply only without classes.
     return Problem.create(
         topology,
         paths_by_class,
@@ -469,27 +474,28 @@ def path_columns(topology: Topology, paths: PathSet, task: AllocationTask) -> In
     if all(np.isinf(limit) for limit in task.limits):
         return None
     # (D, K) for each class: columns within the limit, then the others, each in their order.
-    path_index = [
+    columns_by_class = [
         np.argsort(~within_limit(paths, topology, limit), axis=1, kind="stable")
         for limit in task.limits
     ]
-    return np.concatenate(path_index)
+    return np.concatenate(columns_by_class)
 
 
-def to_network_columns(splits: torch.Tensor, path_index: IntArray | None) -> torch.Tensor:
+def to_network_columns(splits: torch.Tensor, network_columns: IntArray | None) -> torch.Tensor:
     """Move splits from the path columns of the classes to those of the network's path set.
 
     Args:
         splits: (B, C * D, K) in the path columns of the classes.
-        path_index: (C * D, K) column in the network's path set of each path of a class; None if
-            the columns are the same.
+        network_columns: (C * D, K) column in the network's path set of each path of a class;
+            None if the columns are the same.
 
     Returns:
         (B, C * D, K) splits, 0 for paths that exceed the latency limit.
     """
-    if path_index is None:
+    if network_columns is None:
         return splits
-    scatter_index = torch.from_numpy(path_index).expand(splits.shape)
+    # The split of path k of demand d goes to column network_columns[d, k].
+    scatter_index = torch.from_numpy(network_columns).expand(splits.shape)
     return torch.zeros_like(splits).scatter_(2, scatter_index, splits)
 
 
@@ -504,7 +510,7 @@ def records_with_class_names(
         names: class names of the request, since requests of a batch may name classes differently;
             empty without classes.
     """
-    # `part` is the name of a record's field, "class"; its value is replaced by the class name.
+    # `part_kind` is the name of a record's field, "class"; its value becomes the class name.
     row_records = records(certificates, row)
     return (
         [

@@ -116,7 +116,7 @@ class Answer:
         extra_figures |= {
             parts: values[-1] for parts, values in self.lines.items()
         } | self.condition_words
-        other_reasons = [status for status in self.status if status != "gap"]
+        unmet_statuses = [status for status in self.status if status != "gap"]
         return {
             **extra_figures,
             **self.cost,
@@ -124,7 +124,7 @@ class Answer:
             "gap": plain(self.gap.max()),
             "satisfied_demand": plain(self.satisfied_demand.mean()),
             "max_link_utilisation": plain(self.max_link_utilisation[-1]),
-            "status": other_reasons[0] if other_reasons else "gap",
+            "status": unmet_statuses[0] if unmet_statuses else "gap",
         }
 
 
@@ -137,8 +137,8 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
     answers = [answers_by_row[first] for first in sorted(answers_by_row)]
     if len(answers) == 1:
         return answers[0]
-    # Concatenate all arrays by matrix. Solve times are added up, the batch is the largest one, and
-    # the queue time is that of the first chunk.
+    # Concatenate all arrays by matrix. Solve times are added up, the batch is the largest one, the
+    # queue time is that of the first chunk, and the solver is model-pdhg if any chunk used it.
     arrays = (*METRICS, "utilisation", "splits", "prices")
     weights = [answer.weights for answer in answers if answer.weights is not None]
     return Answer(

@@ -92,6 +92,7 @@ class StreamTemplate(NamedTuple):
 
         None if the constant bytes of the stream differ from those of the template.
         """
+        # One slot lies between two constant parts.
         head, tail = self.constant_parts
         (slot_size,) = self.slot_sizes
         is_match = len(stream) == len(head) + slot_size + len(tail) and (
@@ -129,16 +130,17 @@ def _byte_range(column: Any, stream: Any) -> tuple[int, int] | None:
     Returns:
         first byte and number of bytes; None if the numbers are not contiguous in the stream.
     """
-    values = column
+    number_array = column
     # Get the flat array of numbers inside the lists.
-    while hasattr(values, "values"):
-        values = values.values
-    numbers = values.buffers()[-1]
-    if numbers is None or values.offset or column.offset:
+    while hasattr(number_array, "values"):
+        number_array = number_array.values
+    # The last buffer has the numbers; an array with an offset starts inside of its buffer.
+    numbers = number_array.buffers()[-1]
+    if numbers is None or number_array.offset or column.offset:
         return None
-    num_bytes = len(values) * values.type.bit_width // 8
-    first = numbers.address - stream.address
-    return (first, num_bytes) if 0 <= first <= stream.size - num_bytes else None
+    num_bytes = len(number_array) * number_array.type.bit_width // 8
+    first_byte = numbers.address - stream.address
+    return (first_byte, num_bytes) if 0 <= first_byte <= stream.size - num_bytes else None
 
 
 def _byte_view(array: npt.NDArray[Any]) -> memoryview:
@@ -188,8 +190,10 @@ def _rates_by_template(body: bytes) -> FloatArray | None:
     slot = None if template is None else template.locate(body)
     if template is None or slot is None:
         return None
-    first, num_bytes = slot
-    return np.frombuffer(body, np.float64, num_bytes // 8, first).reshape(template.num_rows, -1)
+    first_byte, num_bytes = slot
+    return np.frombuffer(body, np.float64, num_bytes // 8, first_byte).reshape(
+        template.num_rows, -1
+    )
 
 
 def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> FloatArray:
@@ -261,15 +265,17 @@ def _listed_rates(table: Any) -> FloatArray:
             f"rates: {len(values):,} rates in a request; send at most {MAX_RATES:,}"
         )
     # Convert the lists, which must all have the same length.
-    flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    flat_rates = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     lengths = pc.list_value_length(column)
     if (
         column.null_count
         or len(lengths.unique()) != 1
-        or len(flat) != lengths[0].as_py() * table.num_rows
+        or len(flat_rates) != lengths[0].as_py() * table.num_rows
     ):
-        raise invalid_request("rates: null entries or matrices of different lengths")
-    rates: FloatArray = flat.reshape(table.num_rows, -1)
+        raise invalid_request(
+            "rates: null entries or matrices of different lengths; send lists of one length"
+        )
+    rates: FloatArray = flat_rates.reshape(table.num_rows, -1)
     return rates
 
 
@@ -290,13 +296,17 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
         raise invalid_request(
             "columns: missing; send rates, or source, target and rate (optional: matrix, class)"
         )
-    triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
-    if any(column.null_count for column in triples):
-        raise invalid_request("source, target, rate: null values are not allowed")
+    required_columns = [
+        table.column(name).combine_chunks() for name in ("source", "target", "rate")
+    ]
+    if any(column.null_count for column in required_columns):
+        raise invalid_request(
+            "source, target, rate: null values are not allowed; send a value in each row"
+        )
     # Read the optional columns, and scatter the rates to matrices.
     matrix_index = table.column("matrix").to_numpy() if "matrix" in names else None
     class_names = table.column("class").to_pylist() if "class" in names else None
-    source, target, rate = triples
+    source, target, rate = required_columns
     return from_triples(
         source.to_pylist(),
         target.to_pylist(),
@@ -332,16 +342,18 @@ def _cache_request_template(body: bytes, buffer: Any, table: Any, rates: FloatAr
     slot = _byte_range(column.chunk(0), buffer)
     if slot is None or slot[1] != rates.nbytes:
         return
-    first, num_bytes = slot
+    first_byte, num_bytes = slot
     # Require that all other buffers lie outside of the numbers.
-    other_buffers = [each for each in column.chunk(0).buffers()[:-1] if each is not None]
-    starts = [each.address - buffer.address for each in other_buffers]
+    other_buffers = [
+        other_buffer for other_buffer in column.chunk(0).buffers()[:-1] if other_buffer is not None
+    ]
+    other_starts = [other_buffer.address - buffer.address for other_buffer in other_buffers]
     is_disjoint = all(
-        start + each.size <= first or start >= first + num_bytes
-        for start, each in zip(starts, other_buffers, strict=True)
+        start + other_buffer.size <= first_byte or start >= first_byte + num_bytes
+        for start, other_buffer in zip(other_starts, other_buffers, strict=True)
     )
     # List offsets may skip numbers at the start or end of the buffer: compare the bytes.
-    if is_disjoint and body[first : first + num_bytes] == rates.tobytes():
+    if is_disjoint and body[first_byte : first_byte + num_bytes] == rates.tobytes():
         _request_templates.add(len(body), StreamTemplate.of(body, [slot], table.num_rows))
 
 
@@ -358,11 +370,12 @@ def _check_types(schema: Any) -> None:
 
     for field in schema:
         dtype = field.type
+        # Lists of fixed size 0 are refused: any number of them takes no bytes.
         is_rate_list = (
             field.name == "rates" and _is_list(dtype) and getattr(dtype, "list_size", 1) > 0
         )
-        is_plain = is_number(dtype) or t.is_string(dtype) or t.is_large_string(dtype)
-        if not (is_plain or (is_rate_list and is_number(dtype.value_type))):
+        is_number_or_string = is_number(dtype) or t.is_string(dtype) or t.is_large_string(dtype)
+        if not (is_number_or_string or (is_rate_list and is_number(dtype.value_type))):
             raise invalid_request(
                 f"column {field.name[:40]!r}: unsupported type {str(dtype)[:80]}; use numbers or "
                 "strings, and for rates lists of numbers"
@@ -391,10 +404,15 @@ def refuse_compressed(body: bytes) -> None:
         if message.type == "record batch":
             # The first 4 bytes are the position of the root table, the Message. A field that is a
             # table holds the offset from the field to that table.
-            flat = message.metadata.to_pybytes()
-            header = _flatbuffer_field(flat, struct.unpack_from("<I", flat, 0)[0], 2)
-            if header and _flatbuffer_field(
-                flat, header + struct.unpack_from("<I", flat, header)[0], 3
+            flatbuffer = message.metadata.to_pybytes()
+            record_batch_field = _flatbuffer_field(
+                flatbuffer, struct.unpack_from("<I", flatbuffer, 0)[0], 2
+            )
+            # Follow the offset to the RecordBatch; its field 3 is present if it is compressed.
+            if record_batch_field and _flatbuffer_field(
+                flatbuffer,
+                record_batch_field + struct.unpack_from("<I", flatbuffer, record_batch_field)[0],
+                3,
             ):
                 raise invalid_request(
                     "body: compressed Arrow buffers; send Arrow without compression"
@@ -405,22 +423,23 @@ def refuse_compressed(body: bytes) -> None:
             )
 
 
-def _flatbuffer_field(flat: bytes, table: int, field_index: int) -> int:
+def _flatbuffer_field(flatbuffer: bytes, table_position: int, field_index: int) -> int:
     """Return the position of a field of a flatbuffer table; 0 if it is absent.
 
     A table starts with the offset back to its vtable: 16-bit size of the vtable, 16-bit size of the
     table, then the 16-bit offset of each field from the table, 0 for absent fields.
 
     Args:
-        flat: bytes of the flatbuffer.
-        table: position of the table.
+        flatbuffer: bytes of the flatbuffer.
+        table_position: position of the table.
         field_index: index of the field, from 0.
     """
-    vtable = table - struct.unpack_from("<i", flat, table)[0]
-    if 4 + 2 * field_index >= struct.unpack_from("<H", flat, vtable)[0]:
+    vtable_position = table_position - struct.unpack_from("<i", flatbuffer, table_position)[0]
+    # Offsets of fields start at byte 4 of the vtable; a shorter vtable lacks the last fields.
+    if 4 + 2 * field_index >= struct.unpack_from("<H", flatbuffer, vtable_position)[0]:
         return 0
-    offset = int(struct.unpack_from("<H", flat, vtable + 4 + 2 * field_index)[0])
-    return table + offset if offset else 0
+    offset = int(struct.unpack_from("<H", flatbuffer, vtable_position + 4 + 2 * field_index)[0])
+    return table_position + offset if offset else 0
 
 
 def to_arrow(answer: Answer, extra_metadata: dict[str, Any]) -> bytes:
@@ -432,19 +451,23 @@ def to_arrow(answer: Answer, extra_metadata: dict[str, Any]) -> bytes:
     """
     # Collect columns and metadata. The JSON is padded with spaces: fewer lengths need fewer
     # templates.
-    numbers = _numeric_columns(answer)
+    numeric_columns = _numeric_columns(answer)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
     metadata = json.dumps({**shape, **answer.cost, **extra_metadata, **answer.lines})
     metadata_bytes = metadata.encode() + b" " * (-len(metadata) % _METADATA_ALIGNMENT)
-    column_types = tuple((name, array.dtype.char, array.shape) for name, array in numbers.items())
+    column_types = tuple(
+        (name, array.dtype.char, array.shape) for name, array in numeric_columns.items()
+    )
     # Fill the template of an earlier answer with the same schema and shapes.
     key = (*column_types, answer.status, len(metadata_bytes))
     template = _response_templates.get(key)
     stream = None
     if template is not None:
-        stream = template.fill([metadata_bytes, *map(_byte_view, numbers.values())])
+        stream = template.fill([metadata_bytes, *map(_byte_view, numeric_columns.values())])
     return (
-        _stream_of_table(numbers, answer.status, metadata_bytes, key) if stream is None else stream
+        _stream_of_table(numeric_columns, answer.status, metadata_bytes, key)
+        if stream is None
+        else stream
     )
 
 
@@ -469,7 +492,7 @@ def _numeric_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
 
 
 def _stream_of_table(
-    numbers: dict[str, npt.NDArray[Any]],
+    numeric_columns: dict[str, npt.NDArray[Any]],
     status: tuple[str, ...],
     metadata_bytes: bytes,
     key: tuple[Any, ...],
@@ -477,7 +500,7 @@ def _stream_of_table(
     """Encode an answer with pyarrow, and cache the template of the stream.
 
     Args:
-        numbers: name -> contiguous array (B,) or (B, n) of each numeric column.
+        numeric_columns: name -> contiguous array (B,) or (B, n) of each numeric column.
         status: (B,) status of each matrix.
         metadata_bytes: encoded metadata.
         key: key of the template.
@@ -486,7 +509,7 @@ def _stream_of_table(
 
     # Build the columns; status follows the last of the figures.
     columns: dict[str, Any] = {}
-    for name, array in numbers.items():
+    for name, array in numeric_columns.items():
         flat = pa.array(array.reshape(-1))
         is_list = array.ndim > 1
         columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1]) if is_list else flat
@@ -501,12 +524,12 @@ def _stream_of_table(
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(pa.record_batch(list(columns.values()), schema=schema))
     stream_bytes = sink.getvalue()
-    _cache_response_template(stream_bytes, metadata_bytes, list(numbers), key)
+    _cache_response_template(stream_bytes, metadata_bytes, list(numeric_columns), key)
     return stream_bytes
 
 
 def _cache_response_template(
-    stream: bytes, metadata_bytes: bytes, names: list[str], key: tuple[Any, ...]
+    stream: bytes, metadata_bytes: bytes, column_names: list[str], key: tuple[Any, ...]
 ) -> None:
     """Cache the template of an encoded answer, with slots for metadata and numeric columns.
 
@@ -515,7 +538,7 @@ def _cache_response_template(
     Args:
         stream: bytes of the answer.
         metadata_bytes: encoded metadata.
-        names: names of the numeric columns, in the order of the stream.
+        column_names: names of the numeric columns, in the order of the stream.
         key: key of the template.
     """
     import pyarrow as pa
@@ -523,11 +546,12 @@ def _cache_response_template(
     buffer = pa.py_buffer(stream)
     with pa.ipc.open_stream(buffer) as reader:
         batch = reader.read_next_batch()
-    ranges = [_byte_range(batch.column(name), buffer) for name in names]
+    ranges = [_byte_range(batch.column(name), buffer) for name in column_names]
     known_ranges = [byte_range for byte_range in ranges if byte_range is not None]
-    if len(known_ranges) < len(names) or stream.count(metadata_bytes) != 1:
+    if len(known_ranges) < len(column_names) or stream.count(metadata_bytes) != 1:
         return
     slots = [(stream.index(metadata_bytes), len(metadata_bytes)), *known_ranges]
+    # A template needs its slots in the order of the stream.
     if slots == sorted(slots):
         _response_templates.add(key, StreamTemplate.of(stream, slots, batch.num_rows))
 
@@ -544,14 +568,19 @@ def last_splits(body: bytes) -> FloatArray:
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
         table = stream.read_all()
-    shape = json.loads(table.schema.metadata[b"teal"])
+    metadata = json.loads(table.schema.metadata[b"teal"])
     # Read splits or integer weights; weights also need the served fraction (D,) of each demand.
     name = "splits" if "splits" in table.column_names else "weights"
     values = table.column(name)[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
-    splits = np.asarray(values.reshape(shape["demands"], shape["paths"]))
+    splits_or_weights = np.asarray(values.reshape(metadata["demands"], metadata["paths"]))
     if name == "splits":
-        return splits
-    share = (
+        return splits_or_weights
+    served_fraction = (
         table.column("admitted_share")[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
     )
-    return splits / np.maximum(1, splits.sum(1, keepdims=True)) * share[:, None]
+    # Divide weights by their sum (1 for a demand without weights), times the served fraction.
+    return (
+        splits_or_weights
+        / np.maximum(1, splits_or_weights.sum(1, keepdims=True))
+        * served_fraction[:, None]
+    )

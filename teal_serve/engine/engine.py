@@ -88,7 +88,7 @@ class _ParsedRequest(NamedTuple):
         rates: (B, D) rates of B matrices and D demands, Gbit/s, class by class; None if the request
             is for the next interval, whose traffic is unknown.
         arrival_time: ``time.perf_counter()`` at the arrival.
-        end: deadline by ``time.perf_counter()``.
+        deadline: latest time of the answer, by ``time.perf_counter()``.
     """
 
     entry: RegistryEntry
@@ -96,7 +96,7 @@ class _ParsedRequest(NamedTuple):
     options: Options
     rates: FloatArray | None
     arrival_time: float
-    end: float
+    deadline: float
 
 
 class AllocationEngine:
@@ -139,7 +139,7 @@ class AllocationEngine:
         self._default_solver = default_solver
         self._patience_s = patience_s
         self._max_deadline_s = max_deadline_s
-        self._vary = vary
+        self._randomised_share = vary
         engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next_interval_thread = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
         self._view_thread = ThreadPoolExecutor(1, thread_name_prefix="views")
@@ -149,7 +149,7 @@ class AllocationEngine:
         )
         self.scheduler = Scheduler(max_queued, engine_thread, self._model.current)
         self._counting_part = counting_part(max_queued)
-        self._next_interval_part = next_interval_part()
+        self._next_interval_type = next_interval_part()
         self._path_growth = PathGrowth(self._store, grow_every_s)
         self._registry = Registry(
             self._store, self._on_removal, max_networks, max_path_s, self.kernels
@@ -167,7 +167,7 @@ class AllocationEngine:
             self._model.read()
 
     def _on_removal(self, entry: RegistryEntry) -> None:
-        """Fail the queued requests of a network that was deleted or replaced."""
+        """Fail the queued requests and drop the counter estimates of a removed network."""
         if entry.network_state is not None:
             reason = ServiceError(404, "unknown_network", "the network was deleted or replaced")
             self.scheduler.forget(entry.network_state, reason)
@@ -193,14 +193,14 @@ class AllocationEngine:
     async def try_sync_with_store(self) -> list[asyncio.Task[None]]:
         """Call :meth:`sync_with_store`; log an unreadable state folder once instead of raising."""
         try:
-            preparing = self._registry.sync_with_store()
+            preparation_tasks = self._registry.sync_with_store()
         except Exception as error:
             if str(error) != self._last_sync_error:
                 LOG.exception("state folder not read")
             self._last_sync_error = str(error)
             return []
         self._last_sync_error = ""
-        return preparing
+        return preparation_tasks
 
     async def warnings(self) -> dict[str, str]:
         """Return the warnings of networks, by name; networks without a warning are omitted."""
@@ -222,7 +222,9 @@ class AllocationEngine:
         """
         self.kernels.check()
         if not await self.scheduler.is_responsive():
-            raise ServiceError(503, "unavailable", "the solver thread does not respond", 3.0)
+            raise ServiceError(
+                503, "unavailable", "the solver thread does not respond; retry later", 3.0
+            )
         if self._registry.are_all_computing():
             raise ServiceError(
                 503, "not_ready", "the paths of all networks are still being computed", 1.0
@@ -304,7 +306,8 @@ class AllocationEngine:
             raise ServiceError(
                 406,
                 "too_large_for_json",
-                f"{network_state.paths.leaf.size:,} paths are too many for a JSON listing",
+                f"{network_state.paths.leaf.size:,} paths are too many for a JSON listing; "
+                "register the network with a smaller num_paths",
             )
         return await asyncio.get_running_loop().run_in_executor(
             self._view_thread, _encode_paths, network_state
@@ -340,13 +343,15 @@ class AllocationEngine:
         if rates is None:
             assert isinstance(options, AllocationRequest)
             if request.previous is not None:
-                raise invalid_request("previous: cannot be combined with the next interval")
-            return await self._allocate_next(name, request, options, parsed)
+                raise invalid_request(
+                    "previous: cannot be combined with the next interval; drop it"
+                )
+            return await self._answer_next_interval(name, request, options, parsed)
         entry = parsed.entry
         network_state = parsed.network_state
         # Check the size of the answer before it is computed; reserve time to encode it.
         check_size(network_state, rates, request.accept, options.form)
-        end = parsed.end - network_state.service_times.writing_s(
+        deadline = parsed.deadline - network_state.service_times.writing_s(
             *demands_to_write(rates, request.accept, options.form)
         )
         # Resolve the program; a limit on churn needs the installed splits (D, K).
@@ -363,7 +368,7 @@ class AllocationEngine:
             task,
             options.gap or entry.spec.gap,
             parsed.arrival_time,
-            end,
+            deadline,
             asyncio.get_running_loop().create_future(),
         )
         answer = await self.scheduler.solve(queued_request)
@@ -372,8 +377,8 @@ class AllocationEngine:
         if not options.prove:
             return await _encode_answer(entry, network_state, answer, rates, request, options)
         # Write the requested proof, and encode the answer with a link to it.
-        size = rates.size * network_state.paths.num_paths
-        proof = await offload_if_large(size, build_proof, answer, network_state, task, rates)
+        num_splits = rates.size * network_state.paths.num_paths
+        proof = await offload_if_large(num_splits, build_proof, answer, network_state, task, rates)
         response = await _encode_answer(
             entry, network_state, answer, rates, request, options, _proof_link(name, request)
         )
@@ -393,19 +398,19 @@ class AllocationEngine:
         arrival_time = time.perf_counter()
         # Fail for an unknown network before parsing the body.
         self._registry.get(name)
-        size = len(request.body)
+        input_size = len(request.body)
         is_binary = request.media_type == ARROW
-        options = await offload_if_large(size, parse_options, request, is_binary=is_binary)
-        end = arrival_time + self._deadline_s(options)
+        options = await offload_if_large(input_size, parse_options, request, is_binary=is_binary)
+        deadline = arrival_time + self._deadline_s(options)
         # Wait for the network, then parse the rates.
-        network_state = await self._wait_ready(name, end, arrival_time)
-        size = max(size, network_state.paths.num_demands)
+        network_state = await self._wait_until_ready(name, deadline, arrival_time)
+        input_size = max(input_size, network_state.paths.num_demands)
         rates = await offload_if_large(
-            size, read_rates, request, options, network_state.topology, is_binary=is_binary
+            input_size, read_rates, request, options, network_state.topology, is_binary=is_binary
         )
         # Fail if the network was replaced meanwhile.
-        entry = self._same_registration(name, network_state, arrival_time)
-        return _ParsedRequest(entry, network_state, options, rates, arrival_time, end)
+        entry = self._require_same_registration(name, network_state, arrival_time)
+        return _ParsedRequest(entry, network_state, options, rates, arrival_time, deadline)
 
     def _deadline_s(self, options: Options) -> float:
         """Return the time limit of a request, seconds; a default limit is cut to the maximum.
@@ -415,6 +420,7 @@ class AllocationEngine:
         """
         deadline_s = options.deadline_ms / 1e3
         if deadline_s > self._max_deadline_s:
+            # Refuse a deadline that the request names; cut the default one.
             if "deadline_ms" in options.model_fields_set:
                 raise invalid_request(
                     f"deadline_ms: {options.deadline_ms:,.0f} exceeds the maximum of this service; "
@@ -442,8 +448,10 @@ class AllocationEngine:
             previous: (D, K) installed splits, class by class; None if the request names none.
         """
         task = network_state.resolve_request(options, entry.spec, previous)
+        # Keep the solver that the request names, or the default auto.
         if "solver" in options.model_fields_set or self._default_solver == AUTO:
             return task
+        # Keep auto, too, if the model does not support the program.
         if not model_supports(network_state.network(task), self._model.current()):
             return task
         return dataclasses.replace(task, solver=self._default_solver)
@@ -468,55 +476,58 @@ class AllocationEngine:
         # Parse the options, wait for the network, then parse the matrices and counters.
         self._registry.get(name)
         options = await offload_if_large(len(request.body), parse_measurement_options, request)
-        end = math.inf
+        deadline = math.inf
         if isinstance(options, MeasurementRequest):
-            end = arrival_time + min(options.deadline_ms / 1e3, self._max_deadline_s)
-        network_state = await self._wait_ready(name, end)
+            deadline = arrival_time + min(options.deadline_ms / 1e3, self._max_deadline_s)
+        network_state = await self._wait_until_ready(name, deadline)
         sent_measurements = await offload_if_large(
             len(request.body), read_measurements, request, options, network_state.topology
         )
         rates = sent_measurements.rates
-        entry = self._same_registration(name, network_state)
+        entry = self._require_same_registration(name, network_state)
         # Use the newest state: paths may have been added while the body was parsed.
         network_state = require_ready(name, entry)
         # Estimate the matrix from interface counters, or check the sent matrix against them.
-        counted: CountedMatrix | None = None
+        counted_matrix: CountedMatrix | None = None
         if sent_measurements.counters is not None:
             if self._counting_part is None:
                 raise not_installed(COUNTERS)
-            measurements = self._open_measurements(name, entry)
-            counted = await self._count_matrix(
-                request, sent_measurements, entry, network_state, measurements, end
+            history = self._open_history(name, entry)
+            counted_matrix = await self._estimate_or_check_matrix(
+                request, sent_measurements, entry, network_state, history, deadline
             )
             # Do not store a matrix that contradicts the counters.
-            if counted.alarm:
+            if counted_matrix.alarm:
                 LOG.warning(
                     "link counters disagree with each other, or with the matrix",
-                    extra={"teal": {"network": name, **counted.figures}},
+                    extra={"teal": {"network": name, **counted_matrix.figures}},
                 )
-                return {**measurements.info(), "counted": {**counted.figures, "kept": False}}
-            rates = counted.rates
+                return {**history.info(), "counted": {**counted_matrix.figures, "kept": False}}
+            rates = counted_matrix.rates
         assert rates is not None
-        measurements = await self._store_matrices(name, entry, sent_measurements.times, rates)
-        # Update counter estimates, candidate paths and the allocation for the next interval.
+        history = await self._store_matrices(name, entry, sent_measurements.times, rates)
+        # Update counter estimates, candidate paths and the allocation for the next interval. The
+        # estimator learns from sent matrices only, not from its own estimates.
         if self._counting_part is not None and (
-            counted is None or counted.figures["found_by"] == "sent"
+            counted_matrix is None or counted_matrix.figures["found_by"] == "sent"
         ):
             self._counting_part.observe(entry.generation, rates)
         self._path_growth.record_traffic(name, entry, rates)
-        if isinstance(measurements, NextIntervalPart):
-            self._start_next_interval(entry, measurements)
-        figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
-        return {**measurements.info(), **figures}
+        if isinstance(history, NextIntervalPart):
+            self._start_next_interval(entry, history)
+        counted_field = (
+            {} if counted_matrix is None else {"counted": {**counted_matrix.figures, "kept": True}}
+        )
+        return {**history.info(), **counted_field}
 
-    async def _count_matrix(
+    async def _estimate_or_check_matrix(
         self,
         request: EncodedRequest,
         sent_measurements: SentMeasurements,
         entry: RegistryEntry,
         network_state: NetworkState,
         history: MeasurementHistory,
-        end: float,
+        deadline: float,
     ) -> CountedMatrix:
         """Estimate the matrix of an interval from its counters, or check a sent one against them.
 
@@ -526,7 +537,7 @@ class AllocationEngine:
             entry: registry entry of the network.
             network_state: state of the network.
             history: matrices measured before.
-            end: deadline by ``time.perf_counter()``.
+            deadline: latest time of the estimate, by ``time.perf_counter()``.
 
         Returns:
             matrix with the figures of its estimate or check.
@@ -552,7 +563,7 @@ class AllocationEngine:
             history.matrices,
             interval,
             request.client,
-            end,
+            deadline,
         )
 
     async def _store_matrices(
@@ -569,11 +580,11 @@ class AllocationEngine:
         Raises:
             ServiceError: the network was replaced.
         """
-        measurements = await self._refreshed_measurements(name, entry)
-        await asyncio.to_thread(measurements.matrices.add, times, rates)
+        history = await self._refresh_history(name, entry)
+        await asyncio.to_thread(history.matrices.add, times, rates)
         if entry.is_gone.is_set():
             raise replaced(name)
-        return measurements
+        return history
 
     async def measured(self, name: str) -> dict[str, Any]:
         """Return number and times of the stored matrices, and their maximum number.
@@ -581,8 +592,8 @@ class AllocationEngine:
         Raises:
             ServiceError: unknown network, or not ready.
         """
-        await self._wait_ready(name)
-        return (await self._refreshed_measurements(name, self._registry.get(name))).info()
+        await self._wait_until_ready(name)
+        return (await self._refresh_history(name, self._registry.get(name))).info()
 
     async def forget_measured(self, name: str) -> None:
         """Delete the measured matrices of a network and all state learnt from them.
@@ -590,21 +601,19 @@ class AllocationEngine:
         Raises:
             ServiceError: unknown network, or not ready.
         """
-        await self._wait_ready(name)
+        await self._wait_until_ready(name)
         entry = self._registry.get(name)
-        measurements = self._open_measurements(name, entry)
-        await asyncio.get_running_loop().run_in_executor(
-            self._next_interval_thread, measurements.clear
-        )
+        history = self._open_history(name, entry)
+        await asyncio.get_running_loop().run_in_executor(self._next_interval_thread, history.clear)
         self._forget_counters(entry)
 
-    async def _refreshed_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
+    async def _refresh_history(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
         """Return the measured matrices of a network after reading those of other processes."""
-        measurements = self._open_measurements(name, entry)
-        await asyncio.to_thread(measurements.matrices.refresh)
-        return measurements
+        history = self._open_history(name, entry)
+        await asyncio.to_thread(history.matrices.refresh)
+        return history
 
-    def _open_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
+    def _open_history(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
         """Return the measured matrices of a network as known to this process.
 
         The first call reads the folder; the object is part of the registry entry.
@@ -619,19 +628,19 @@ class AllocationEngine:
             pairs = entry.network_state.paths.pairs
             entry.measurements = (
                 MeasurementHistory(name, pairs, folder)
-                if self._next_interval_part is None
-                else self._next_interval_part(name, pairs, folder, self._vary)
+                if self._next_interval_type is None
+                else self._next_interval_type(name, pairs, folder, self._randomised_share)
             )
         return entry.measurements
 
     def _start_next_interval(
-        self, entry: RegistryEntry, measurements: NextIntervalPart
+        self, entry: RegistryEntry, next_interval: NextIntervalPart
     ) -> asyncio.Future[Any]:
         """Start the allocation for the next interval in its thread, unless one is running.
 
         Args:
             entry: registry entry of a ready network.
-            measurements: measured matrices, with the latest allocation.
+            next_interval: measured matrices, with the latest allocation.
 
         Returns:
             future of the running allocation; its failure is logged.
@@ -643,28 +652,31 @@ class AllocationEngine:
 
         def allocate_if_outdated() -> None:
             """Allocate unless the network is gone or the latest allocation is up to date."""
-            if not entry.is_gone.is_set() and not measurements.is_current(network_state.capacity):
-                measurements.allocate(network_state.network(task))
+            if not entry.is_gone.is_set() and not next_interval.is_current(network_state.capacity):
+                next_interval.allocate(network_state.network(task))
 
         # Start a run unless one is in progress; a callback logs its failure.
-        run = self._next_interval_runs.get(measurements)
-        if run is None or run.done():
-            run = self._next_interval_runs[measurements] = (
+        allocation_future = self._next_interval_runs.get(next_interval)
+        if allocation_future is None or allocation_future.done():
+            allocation_future = self._next_interval_runs[next_interval] = (
                 asyncio.get_running_loop().run_in_executor(
                     self._next_interval_thread, allocate_if_outdated
                 )
             )
 
-            def log_failure(finished: asyncio.Future[Any]) -> None:
+            def log_failure(finished_future: asyncio.Future[Any]) -> None:
                 """Forget the finished run, and log its exception."""
-                self._next_interval_runs.pop(measurements, None)
-                if not finished.cancelled() and (error := finished.exception()) is not None:
-                    warn(measurements.name, "next interval not allocated", error)
+                self._next_interval_runs.pop(next_interval, None)
+                if (
+                    not finished_future.cancelled()
+                    and (error := finished_future.exception()) is not None
+                ):
+                    warn(next_interval.name, "next interval not allocated", error)
 
-            run.add_done_callback(log_failure)
-        return run
+            allocation_future.add_done_callback(log_failure)
+        return allocation_future
 
-    async def _allocate_next(
+    async def _answer_next_interval(
         self,
         name: str,
         request: EncodedRequest,
@@ -686,22 +698,24 @@ class AllocationEngine:
             ServiceError: no measured matrix, or no allocation by the deadline.
         """
         entry = parsed.entry
-        measurements = await self._refreshed_measurements(name, entry)
-        if not isinstance(measurements, NextIntervalPart):
+        next_interval = await self._refresh_history(name, entry)
+        if not isinstance(next_interval, NextIntervalPart):
             raise not_installed(NEXT_INTERVAL)
         # Raise without a measured matrix.
-        measurements.matrices.newest()
-        await self._wait_until_current(name, entry, measurements, parsed.end)
+        next_interval.matrices.newest()
+        await self._wait_until_current(name, entry, next_interval, parsed.deadline)
         # Evaluate the latest allocation on the newest matrix, over the current network: it has all
         # paths of the allocation, since paths are never removed.
-        latest = measurements.latest
-        rates = measurements.matrices.newest()
-        if latest is None:
+        latest_allocation = next_interval.latest
+        rates = next_interval.matrices.newest()
+        if latest_allocation is None:
             raise not_ready(name)
         network_state = require_ready(name, entry)
-        problem = network_state.network(single_program_task(entry.spec.objective))
+        zero_demand_problem = network_state.network(single_program_task(entry.spec.objective))
         queue_s = time.perf_counter() - parsed.arrival_time
-        answer, extra_fields = measurements.answer(latest, rates, problem, queue_s)
+        answer, extra_fields = next_interval.answer(
+            latest_allocation, rates, zero_demand_problem, queue_s
+        )
         # Encode the answer. The summary has the upper limit on the ratio of realised to optimal
         # largest utilisation, and that ratio in the last allocated interval.
         check_size(network_state, rates, request.accept, options.form)
@@ -714,7 +728,7 @@ class AllocationEngine:
         )
 
     async def _wait_until_current(
-        self, name: str, entry: RegistryEntry, measurements: NextIntervalPart, end: float
+        self, name: str, entry: RegistryEntry, next_interval: NextIntervalPart, deadline: float
     ) -> None:
         """Wait until the latest allocation uses all matrices and the current capacities.
 
@@ -723,23 +737,27 @@ class AllocationEngine:
         Args:
             name: name of the network.
             entry: registry entry of the network.
-            measurements: measured matrices, with the latest allocation.
-            end: deadline by ``time.perf_counter()``.
+            next_interval: measured matrices, with the latest allocation.
+            deadline: latest end of the wait, by ``time.perf_counter()``.
 
         Raises:
             ServiceError: the network was replaced, or is not ready.
         """
-        while not measurements.is_current(require_ready(name, entry).capacity):
+        while not next_interval.is_current(require_ready(name, entry).capacity):
             if entry.is_gone.is_set():
                 raise replaced(name)
-            run = self._start_next_interval(entry, measurements)
-            finished, _ = await asyncio.wait({run}, timeout=max(0.0, end - time.perf_counter()))
-            if not finished:
+            # Wait for the running allocation; another one follows if matrices or capacities have
+            # changed since it began.
+            allocation_future = self._start_next_interval(entry, next_interval)
+            finished_futures, _ = await asyncio.wait(
+                {allocation_future}, timeout=max(0.0, deadline - time.perf_counter())
+            )
+            if not finished_futures:
                 break
             # Raises the error of the run.
-            run.result()
+            allocation_future.result()
 
-    def _same_registration(
+    def _require_same_registration(
         self, name: str, network_state: NetworkState, arrival_time: float = math.inf
     ) -> RegistryEntry:
         """Return the registry entry of a network; fail if the name was registered again since.
@@ -754,12 +772,13 @@ class AllocationEngine:
             ServiceError: the network was replaced.
         """
         entry = self._registry.get_recent(name, arrival_time)
+        # A new registration has a new shared state; added paths keep the shared state.
         if entry.network_state is None or entry.network_state.shared is not network_state.shared:
             raise replaced(name)
         return entry
 
-    async def _wait_ready(
-        self, name: str, end: float = math.inf, arrival_time: float = math.inf
+    async def _wait_until_ready(
+        self, name: str, deadline: float = math.inf, arrival_time: float = math.inf
     ) -> NetworkState:
         """Return the state of a network; wait a limited time for kernels and paths.
 
@@ -767,7 +786,7 @@ class AllocationEngine:
 
         Args:
             name: name of the network.
-            end: deadline by ``time.perf_counter()``.
+            deadline: latest end of the wait, by ``time.perf_counter()``.
             arrival_time: ``time.perf_counter()`` at the request's arrival: the stored files of the
                 network are read again unless they were checked since; infinite to always read them.
 
@@ -776,11 +795,11 @@ class AllocationEngine:
         """
         # Wait for the kernels, then for the task that prepares the network.
         entry = self._registry.get_recent(name, arrival_time)
-        await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
-        preparing = entry.preparing
-        if preparing is not None and not preparing.done() and not entry.error:
-            patience = min(self._patience_s, end - time.perf_counter())
-            await asyncio.wait({preparing}, timeout=max(0.0, patience))
+        await self.kernels.wait(min(self._patience_s, deadline - time.perf_counter()))
+        preparation_task = entry.preparing
+        if preparation_task is not None and not preparation_task.done() and not entry.error:
+            patience_s = min(self._patience_s, deadline - time.perf_counter())
+            await asyncio.wait({preparation_task}, timeout=max(0.0, patience_s))
             entry = self._registry.get(name)
         return require_ready(name, entry)
 
@@ -805,14 +824,12 @@ async def _installed_splits(
     )
 
 
-def _counted_splits(
-    readings: CounterReadings, measurements: MeasurementHistory
-) -> FloatArray | None:
+def _counted_splits(readings: CounterReadings, history: MeasurementHistory) -> FloatArray | None:
     """Return the splits by which the counted traffic was routed.
 
     Args:
         readings: counters of an interval, with its routing.
-        measurements: measured matrices, with the latest allocation for the next interval.
+        history: measured matrices, with the latest allocation for the next interval.
 
     Returns:
         (D, K) splits of that allocation; None for routing by the IGP.
@@ -822,13 +839,13 @@ def _counted_splits(
     """
     if readings.routing != "allocation":
         return None
-    latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
-    if latest is None:
+    latest_allocation = history.latest if isinstance(history, NextIntervalPart) else None
+    if latest_allocation is None:
         raise invalid_request(
             "counters.routing: no allocation for the next interval exists yet; use igp, or request "
             "an allocation first"
         )
-    splits: FloatArray = latest.splits.numpy()
+    splits: FloatArray = latest_allocation.splits.numpy()
     return splits
 
 
@@ -875,11 +892,12 @@ async def _encode_answer(
         extra_fields or {},
         is_binary=is_binary,
     )
-    seconds = time.perf_counter() - begin_time
+    encoding_s = time.perf_counter() - begin_time
     # Record the time by the number of demands, and by whether they are written by name.
     network_state.service_times.record_writing(
-        *demands_to_write(rates, request.accept, options.form), seconds
+        *demands_to_write(rates, request.accept, options.form), encoding_s
     )
+    # Summary of the answer for log, metrics and cache.
     summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
     return AllocationResponse(
         body, media_type, summary, answer.utilisation[-1].copy(), entry.generation

@@ -112,6 +112,7 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
 
 def unreadable(name: str, error: Exception) -> ServiceError:
     """Return the error for stored files of a network that are damaged or cannot be opened."""
+    # A transient fault of the file system gets status 503 or 507, any other fault 409.
     transient = storage_fault(error) if is_transient(error) else None  # type: ignore[arg-type]
     return transient or ServiceError(
         409, "failed", f"the files of network {name!r} cannot be read: {str(error)[:200]}"

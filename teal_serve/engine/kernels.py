@@ -111,7 +111,7 @@ class KernelStatus:
             _MAX_RETRY_S, max(1.0, remaining_s if math.isfinite(remaining_s) else _DEFAULT_RETRY_S)
         )
         return ServiceError(
-            503, "not_ready", f"{message}, {_remaining(remaining_s)}", retry_after_s
+            503, "not_ready", f"{message}, {_remaining_text(remaining_s)}", retry_after_s
         )
 
     @property
@@ -123,7 +123,7 @@ class KernelStatus:
         return part_s * (self.num_parts - self.num_done + _LOADING_PARTS)
 
 
-def _remaining(seconds: float) -> str:
+def _remaining_text(seconds: float) -> str:
     """Return a remaining time as text, in minutes."""
     if not math.isfinite(seconds):
         return "remaining time unknown until the first part is done"

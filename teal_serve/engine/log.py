@@ -18,15 +18,15 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line; the traceback of an exception is its field ``trace``."""
-        line = {
+        log_fields = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
-        line |= getattr(record, "teal", {})
+        log_fields |= getattr(record, "teal", {})
         if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+            log_fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(log_fields)
 
 
 def warn(network: str, event: str, error: BaseException) -> None:

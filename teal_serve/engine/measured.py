@@ -58,11 +58,12 @@ class MeasuredMatrices:
         """Create the folder if it is missing, and delete its siblings; no matrix is read yet."""
         self.folder = folder
         self._num_demands = num_demands
+        # As many matrices of D float32 numbers (4 bytes each) as fit into memory, within bounds.
         self.max_matrices = min(
             MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands)))
         )
         # (D,) rates of each matrix, Gbit/s, by ascending time.
-        self._rows: dict[np.datetime64, Float32Array] = {}
+        self._rates_by_time: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
         self.version = 0
         # Modification times of the files that were read or written, ns.
@@ -78,7 +79,7 @@ class MeasuredMatrices:
     @property
     def times(self) -> list[np.datetime64]:
         """Times of the matrices, ascending."""
-        return list(self._rows)
+        return list(self._rates_by_time)
 
     @property
     def interval_s(self) -> int:
@@ -92,22 +93,24 @@ class MeasuredMatrices:
 
     def _refresh(self) -> None:
         """Read new and changed files, and drop matrices without a file; the lock is held."""
-        changed_at = self.folder.stat().st_mtime_ns if self.folder.is_dir() else 0
-        if changed_at == self._folder_mtime_ns:
+        folder_mtime_ns = self.folder.stat().st_mtime_ns if self.folder.is_dir() else 0
+        if folder_mtime_ns == self._folder_mtime_ns:
             return
         # Shortly after a change, do not trust the time: a second change in the same tick of the
         # file system's clock would go unnoticed.
-        self._folder_mtime_ns = changed_at if time.time_ns() - changed_at > _CLOCK_TICK_NS else 0
+        self._folder_mtime_ns = (
+            folder_mtime_ns if time.time_ns() - folder_mtime_ns > _CLOCK_TICK_NS else 0
+        )
         # Read new and changed files.
-        stored = sorted(
+        matrix_files = sorted(
             file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith(".")
         )[-self.max_matrices :]
-        for file in stored:
+        for file in matrix_files:
             # Skip files that were deleted meanwhile, or are no matrices.
             with contextlib.suppress(OSError, ValueError, EOFError, RecursionError, OverflowError):
-                when = _parse_time(file)
-                mtime_ns = self._mtime_ns(when)
-                if self._mtimes_ns.get(when) == mtime_ns:
+                matrix_time = _parse_time(file)
+                mtime_ns = self._mtime_ns(matrix_time)
+                if self._mtimes_ns.get(matrix_time) == mtime_ns:
                     continue
                 # Skip pipes, which would block the reader.
                 if not file.is_file():
@@ -115,16 +118,20 @@ class MeasuredMatrices:
                 # Memory-map first: a header may claim more numbers than the file has.
                 row = np.lib.format.open_memmap(file, mode="r")
                 if row.shape == (self._num_demands,) and row.dtype == np.float32:
-                    self._rows[when] = np.array(row)
-                    self._mtimes_ns[when] = mtime_ns
+                    self._rates_by_time[matrix_time] = np.array(row)
+                    self._mtimes_ns[matrix_time] = mtime_ns
                     self.version += 1
         # Drop matrices whose files are gone.
-        names = {file.name for file in stored}
-        for when in [when for when in self._rows if _file_name(when) not in names]:
-            self._forget(when)
+        file_names = {file.name for file in matrix_files}
+        for matrix_time in [
+            matrix_time
+            for matrix_time in self._rates_by_time
+            if _file_name(matrix_time) not in file_names
+        ]:
+            self._drop_from_memory(matrix_time)
             self.version += 1
-        self._rows = dict(sorted(self._rows.items()))
-        self._drop_oldest()
+        self._rates_by_time = dict(sorted(self._rates_by_time.items()))
+        self._delete_oldest()
 
     def clear(self) -> None:
         """Delete all matrices and all other files of the folder."""
@@ -161,56 +168,66 @@ class MeasuredMatrices:
                 replaced network.
         """
         # The times must be later than the newest matrix, and not in the future.
-        latest_allowed = np.datetime64("now", "s") + _MAX_FUTURE
-        if times[-1] > latest_allowed:
+        latest_allowed_time = np.datetime64("now", "s") + _MAX_FUTURE
+        if times[-1] > latest_allowed_time:
             raise invalid_request(
-                f"time: {times[-1]}Z is more than 10 minutes ahead of the clock of this service"
+                f"time: {times[-1]}Z is more than 10 minutes ahead of the clock of this "
+                "service; check both clocks"
             )
-        self._drop_later(latest_allowed)
-        newest = next(reversed(self._rows), None)
-        if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
+        self._delete_later(latest_allowed_time)
+        newest_time = next(reversed(self._rates_by_time), None)
+        if newest_time is not None and (
+            times[0] < newest_time or (times[0] == newest_time and len(times) > 1)
+        ):
             raise ServiceError(
                 409,
                 "not_later",
-                f"time: {times[0]}Z is not later than {newest}Z, the newest measured matrix",
+                f"time: {times[0]}Z is not later than {newest_time}Z, the newest measured matrix",
             )
+        # A replaced network may have other demands; the folder of a deleted one is gone.
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
         # Write all files atomically, then add the matrices in memory.
-        rows = dict(zip(times, rates.astype(np.float32), strict=True))
-        with atomic_files(self.folder / _file_name(time) for time in rows) as temporaries:
-            for temporary, row in zip(temporaries, rows.values(), strict=True):
+        new_rates_by_time = dict(zip(times, rates.astype(np.float32), strict=True))
+        with atomic_files(
+            self.folder / _file_name(matrix_time) for matrix_time in new_rates_by_time
+        ) as temporaries:
+            for temporary, row in zip(temporaries, new_rates_by_time.values(), strict=True):
                 with temporary.open("wb") as stream:
                     np.save(stream, row)
-        self._rows |= rows
+        self._rates_by_time |= new_rates_by_time
         self.version += 1
-        self._mtimes_ns |= {time: self._mtime_ns(time) for time in rows}
-        self._drop_oldest()
+        self._mtimes_ns |= {
+            matrix_time: self._mtime_ns(matrix_time) for matrix_time in new_rates_by_time
+        }
+        self._delete_oldest()
 
-    def _mtime_ns(self, time: np.datetime64) -> int:
+    def _mtime_ns(self, matrix_time: np.datetime64) -> int:
         """Return the modification time of the file of a matrix, ns; 0 if it is missing."""
         with contextlib.suppress(OSError):
-            return (self.folder / _file_name(time)).stat().st_mtime_ns
+            return (self.folder / _file_name(matrix_time)).stat().st_mtime_ns
         return 0
 
-    def _drop_later(self, latest: np.datetime64) -> None:
+    def _delete_later(self, latest_time: np.datetime64) -> None:
         """Delete matrices later than a time: the clock was set back after their measurement."""
-        for when in [when for when in self._rows if when > latest]:
-            self._forget(when)
+        for matrix_time in [
+            matrix_time for matrix_time in self._rates_by_time if matrix_time > latest_time
+        ]:
+            self._drop_from_memory(matrix_time)
             self.version += 1
-            (self.folder / _file_name(when)).unlink(missing_ok=True)
+            (self.folder / _file_name(matrix_time)).unlink(missing_ok=True)
 
-    def _drop_oldest(self) -> None:
+    def _delete_oldest(self) -> None:
         """Delete the oldest matrices beyond the maximum."""
-        while len(self._rows) > self.max_matrices:
-            oldest = next(iter(self._rows))
-            self._forget(oldest)
+        while len(self._rates_by_time) > self.max_matrices:
+            oldest = next(iter(self._rates_by_time))
+            self._drop_from_memory(oldest)
             (self.folder / _file_name(oldest)).unlink(missing_ok=True)
 
-    def _forget(self, time: np.datetime64) -> None:
+    def _drop_from_memory(self, matrix_time: np.datetime64) -> None:
         """Drop the matrix of a time from memory; its file stays."""
-        del self._rows[time]
-        self._mtimes_ns.pop(time, None)
+        del self._rates_by_time[matrix_time]
+        self._mtimes_ns.pop(matrix_time, None)
         self.dropped += 1
 
     def traffic(self, name: str, pairs: IntArray) -> tuple[TrafficMatrices, int]:
@@ -224,10 +241,10 @@ class MeasuredMatrices:
             ServiceError: no matrix is stored.
         """
         with self._lock:
-            if not self._rows:
+            if not self._rates_by_time:
                 raise _nothing_measured()
             times: npt.NDArray[np.datetime64] = np.array(self.times, "datetime64[s]")
-            rows = _MatrixRows(list(self._rows.values()), self._num_demands)
+            rows = _MatrixRows(list(self._rates_by_time.values()), self._num_demands)
             num_dropped = self.dropped
         return TrafficMatrices(
             name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"
@@ -236,14 +253,14 @@ class MeasuredMatrices:
     def rates(self) -> Float32Array:
         """Return the rates (T, D) of all T matrices, oldest first, Gbit/s."""
         with self._lock:
-            rows = list(self._rows.values())
+            rows = list(self._rates_by_time.values())
         return np.stack(rows) if rows else np.zeros((0, self._num_demands), np.float32)
 
     def had_traffic(self) -> BoolArray:
         """Return (D,) whether a demand has traffic in any matrix."""
         has_traffic = np.zeros(self._num_demands, dtype=bool)
         with self._lock:
-            for row in self._rows.values():
+            for row in self._rates_by_time.values():
                 has_traffic |= row > 0
         return has_traffic
 
@@ -254,9 +271,9 @@ class MeasuredMatrices:
             ServiceError: no matrix is stored.
         """
         with self._lock:
-            if not self._rows:
+            if not self._rates_by_time:
                 raise _nothing_measured()
-            return next(reversed(self._rows.values())).astype(np.float64)[None]
+            return next(reversed(self._rates_by_time.values())).astype(np.float64)[None]
 
 
 class MeasurementHistory:
@@ -297,7 +314,7 @@ class _MatrixRows:
 
     Args:
         rows: (D,) rates of each matrix, Gbit/s.
-        width: D.
+        width: number D of demands.
     """
 
     def __init__(self, rows: list[Float32Array], width: int) -> None:
@@ -337,6 +354,7 @@ def _parse_time(file: Path) -> np.datetime64:
     Raises:
         ValueError: the name is not a time.
     """
+    # The name is YYYYMMDDTHHMMSS and the suffix.
     stem = file.name.removesuffix(_SUFFIX)
     return np.datetime64(
         f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s"

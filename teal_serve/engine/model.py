@@ -60,7 +60,7 @@ class ReloadableModel:
         # Last check of the files, by time.monotonic(), and their fingerprint then.
         self._last_check = time.monotonic()
         self._last_fingerprint = self._fingerprint()
-        self._reload: Future[None] | None = None
+        self._reload_future: Future[None] | None = None
         # Error of the last load; "" if it succeeded.
         self._error = ""
         # Current model, prefix of the hash of its weights, and load time in seconds since 1970.
@@ -77,10 +77,10 @@ class ReloadableModel:
             self._last_check = now
             fingerprint = self._fingerprint()
             if fingerprint != self._last_fingerprint and (
-                self._reload is None or self._reload.done()
+                self._reload_future is None or self._reload_future.done()
             ):
                 self._last_fingerprint = fingerprint
-                self._reload = self._loader_thread.submit(self.read)
+                self._reload_future = self._loader_thread.submit(self.read)
         return self.starter
 
     def description(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def candidate_paths(
     spec: NetworkSpec,
     groups: Sequence[Sequence[int]],
     report: Callable[[float], None] | None = None,
-    added: AddedPaths | None = None,
+    added_paths: AddedPaths | None = None,
 ) -> tuple[PathSet, frozenset[str]]:
     """Return the candidate paths of all pairs of nodes, and the keys of the cached path sets.
 
@@ -107,7 +107,7 @@ def candidate_paths(
         groups: link indices of each shared-risk group; empty without groups.
         report: progress callback, called with the fraction of finished sources; an exception in it
             ends the search.
-        added: stored path set; None to compute the paths.
+        added_paths: stored path set; None to compute the paths.
 
     Returns:
         path set, and content hashes of all path sets that this search has cached on disk.
@@ -117,8 +117,8 @@ def candidate_paths(
         ServiceError: weights or bandwidth functions of unknown demands.
     """
     # Load the stored paths, if paths were added since the registration.
-    if added is not None:
-        return load_paths(added.file, topology), frozenset()
+    if added_paths is not None:
+        return load_paths(added_paths.file, topology), frozenset()
     paths = compute_paths(
         topology,
         all_pairs(topology),
@@ -136,7 +136,7 @@ def candidate_paths(
     if not num_matrices:
         return paths, frozenset([paths.key])
     traffic = load_traffic(_GENERATED_TRAFFIC.format(count=num_matrices), topology)
-    chosen = choose_paths(
+    selected_paths = choose_paths(
         topology,
         traffic.read(slice(None)),
         paths=paths,
@@ -148,8 +148,8 @@ def candidate_paths(
         report=None if report is None else lambda *_: report(1.0),
     ).paths
     # Key of the shortest paths, which the traffic generator caches.
-    shortest = search_key(topology, paths.pairs, 1, PathMethod.DISJOINT, PathWeight.HOPS)
-    return chosen, frozenset([chosen.key, paths.key, shortest])
+    shortest_paths_key = search_key(topology, paths.pairs, 1, PathMethod.DISJOINT, PathWeight.HOPS)
+    return selected_paths, frozenset([selected_paths.key, paths.key, shortest_paths_key])
 
 
 # Number of timed answers of a calibration, which uses the minimum: other work may delay some.
@@ -196,33 +196,35 @@ def load_network_topology(name: str, spec: NetworkSpec) -> Topology:
     )
 
 
-def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
+def current_capacity(topology: Topology, link_changes: dict[str, Any]) -> FloatArray:
     """Return the current capacities (E,) in Gbit/s: registered capacities after link changes.
 
     Args:
         topology: topology as registered.
-        links: link index -> change {"capacity": Gbit/s or None, "up": bool}; either key may be
-            missing. A capacity of None is the registered one; links that are down get 0.
+        link_changes: link index -> change {"capacity": Gbit/s or None, "up": bool}; either key may
+            be missing. A capacity of None is the registered one; links that are down get 0.
 
     Raises:
         ServiceError: unknown link, or invalid capacity.
     """
     capacity = topology.capacity.copy()
     # Validate each stored change, then apply it; a link that is down gets 0 whatever its capacity.
-    for link, changed in links.items():
-        value = changed.get("capacity")
-        is_up = changed.get("up")
-        is_link = link.isdecimal() and int(link) < len(capacity)
-        is_rate = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
-        if not (is_link and is_rate and is_up in (None, True, False)):
+    for link, change in link_changes.items():
+        new_capacity = change.get("capacity")
+        is_up = change.get("up")
+        is_known_link = link.isdecimal() and int(link) < len(capacity)
+        is_valid_capacity = new_capacity is None or (
+            isinstance(new_capacity, int | float) and 0 <= new_capacity < math.inf
+        )
+        if not (is_known_link and is_valid_capacity and is_up in (None, True, False)):
             raise ServiceError(
                 409,
                 "failed",
-                f"the stored change of link {link[:80]} is invalid: {str(changed)[:80]}; change "
+                f"the stored change of link {link[:80]} is invalid: {str(change)[:80]}; change "
                 "the link again",
             )
-        if value is not None:
-            capacity[int(link)] = value
+        if new_capacity is not None:
+            capacity[int(link)] = new_capacity
         if is_up is False:
             capacity[int(link)] = 0.0
     return capacity
@@ -252,6 +254,7 @@ def check_model(model: Starter) -> None:
     Raises:
         InputError: the model supports no objective, or predicts NaN or infinite numbers.
     """
+    # Test the model on the first objective that it supports.
     objective = next((name for name in SINGLE_PROGRAMS if serves(model, Objective(name))), None)
     if objective is None:
         raise InputError.invalid(
@@ -284,6 +287,7 @@ def warm_up_kernels(objective: str) -> None:
         job = Job(
             np.ones((num_matrices, 6)), AllocationTask(objective), 1e-3, time.perf_counter() + 600
         )
+        # Answer all matrices: same gap, splits without tables (0 entries), no time in the queue.
         network_state.answer(network_state.solve(job), slice(0, num_matrices), 1e-3, 0, 0.0)
 
 
@@ -377,38 +381,41 @@ class BatchResult:
         )
 
 
-def _largest_shares(solved: BatchResult, rows: slice) -> FloatArray:
+def _served_fraction_bounds(batch_result: BatchResult, rows: slice) -> FloatArray:
     """Return upper bounds on the fraction of every demand that can be carried; NaN if all can be.
 
     Args:
-        solved: result of a job.
+        batch_result: result of a job.
         rows: slice of n of its matrices.
 
     Returns:
         (n,) certified bounds.
     """
-    if solved.largest_share is None:
+    if batch_result.largest_share is None:
         return np.full(rows.stop - rows.start, np.nan)
-    shares: FloatArray = solved.largest_share[rows, 1].to(torch.float64).cpu().numpy()
-    return shares
+    # Column 1 has the certified bounds, column 0 the common served fractions.
+    upper_bounds: FloatArray = batch_result.largest_share[rows, 1].to(torch.float64).cpu().numpy()
+    return upper_bounds
 
 
-def _rounded(solved: BatchResult, rows: slice, entries: int) -> BatchResult:
+def _round_to_split_tables(batch_result: BatchResult, rows: slice, entries: int) -> BatchResult:
     """Return the result of some matrices with their splits rounded to integer split tables.
 
     Args:
-        solved: result of a job.
+        batch_result: result of a job.
         rows: slice of its matrices.
         entries: number of entries of a demand's table.
     """
-    problem = solved.problem.rows(rows)
-    splits = round_to_tables(problem, solved.splits[rows], entries)
-    program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
+    problem = batch_result.problem.rows(rows)
+    splits = round_to_tables(problem, batch_result.splits[rows], entries)
+    program_prices = (
+        None if batch_result.program_prices is None else batch_result.program_prices.rows(rows)
+    )
     return dataclasses.replace(
-        solved,
+        batch_result,
         problem=problem,
         splits=splits,
-        prices=solved.prices[rows],
+        prices=batch_result.prices[rows],
         program_prices=program_prices,
     )
 
@@ -440,7 +447,7 @@ def _status_words(
     )
 
 
-def _line_records(
+def _class_or_level_records(
     result: BatchResult, rows: slice, names: Sequence[str]
 ) -> dict[str, tuple[list[dict[str, Any]], ...]]:
     """Return the certified figures of each class or level of each matrix, as response fields.
@@ -457,7 +464,7 @@ def _line_records(
     part_certificates = result.assessment.part_certificates
     if part_certificates is None:
         return {}
-    # `parts` is the name of the response field: classes or levels.
+    # `parts_key` is the name of the response field: classes or levels.
     return {
         part_certificates.parts_key: tuple(
             records_with_class_names(part_certificates, row, names)
@@ -562,7 +569,7 @@ class NetworkState:
         name: str,
         spec: NetworkSpec,
         report: Callable[[float], None] | None = None,
-        added: AddedPaths | None = None,
+        added_paths: AddedPaths | None = None,
     ) -> NetworkState:
         """Load the topology, compute the candidate paths, and warm up the solver.
 
@@ -573,7 +580,7 @@ class NetworkState:
             spec: settings of the registration.
             report: progress callback, called with the fraction of finished sources; an exception in
                 it ends the search.
-            added: stored path set; None if no paths were added since the registration.
+            added_paths: stored path set; None if no paths were added since the registration.
 
         Raises:
             ServiceError: invalid topology or settings.
@@ -582,36 +589,37 @@ class NetworkState:
         topology = load_network_topology(name, spec)
         groups = link_groups(topology, spec)
         try:
-            paths, stored = candidate_paths(topology, spec, groups, report, added)
+            paths, path_set_keys = candidate_paths(topology, spec, groups, report, added_paths)
         except InputError as error:
             raise invalid_request(str(error)) from None
         network_state = cls(topology, paths, resolve_demand_values(topology, paths, spec))
-        network_state.stored_paths = stored
-        network_state.paths_version = 0 if added is None else added.version
+        network_state.stored_paths = path_set_keys
+        network_state.paths_version = 0 if added_paths is None else added_paths.version
         # Compile kernels, calibrate service times and prepare side conditions.
         warm_up_kernels(spec.objective)
         network_state.warm_up(spec.objective)
         network_state.prepare_conditions(groups)
         return network_state
 
-    def with_more_paths(self, added: AddedPaths, spec: NetworkSpec) -> NetworkState:
+    def with_more_paths(self, added_paths: AddedPaths, spec: NetworkSpec) -> NetworkState:
         """Return a new state of this network over an extended path set.
 
         Existing paths keep their columns, so splits of the old path set stay valid.
 
         Args:
-            added: stored path set with the added paths.
+            added_paths: stored path set with the added paths.
             spec: settings of the registration.
         """
-        paths = load_paths(added.file, self.topology)
-        extended = NetworkState(self.topology, paths, self.demand_values, self.shared)
-        extended.stored_paths = self.stored_paths
-        extended.paths_version = added.version
-        extended._cached_drawing = self._cached_drawing
+        paths = load_paths(added_paths.file, self.topology)
+        # The new state shares capacities, service times and warm-start states with this one.
+        extended_state = NetworkState(self.topology, paths, self.demand_values, self.shared)
+        extended_state.stored_paths = self.stored_paths
+        extended_state.paths_version = added_paths.version
+        extended_state._cached_drawing = self._cached_drawing
         # Pack the trie now, before a request needs it.
-        _ = extended.paths.packed
-        extended.prepare_conditions(link_groups(self.topology, spec))
-        return extended
+        _ = extended_state.paths.packed
+        extended_state.prepare_conditions(link_groups(self.topology, spec))
+        return extended_state
 
     def prepare_conditions(self, groups: Sequence[Sequence[int]]) -> None:
         """Precompute the data of all side conditions that a request may name.
@@ -636,19 +644,20 @@ class NetworkState:
                 AllocationTask(objective), np.full((num_matrices, self.paths.num_demands), 1e-6)
             )
             pipeline.prepare(problem, gap=_WARM_UP_GAP)
+        # Load also the simplex method, which warm starts to a small gap may use; then iterate.
         pipeline.prepare(problem, gap=_FINE_GAP, is_warm=True)
         pipeline.solve(problem, gap=0.1, max_iterations=8)
         # Calibrate the service-time estimate, after one untimed answer: seconds for one matrix, and
         # for a full batch if that is expected to be fast.
         task = single_program_task(objective)
         self._time_answer(task, 1)
-        one_s = min(self._time_answer(task, 1) for _ in range(_NUM_TIMED_ANSWERS))
+        one_matrix_s = min(self._time_answer(task, 1) for _ in range(_NUM_TIMED_ANSWERS))
         batch_s = None
-        if pdhg.MAX_LANES * one_s <= _MAX_TIMED_BATCH_S:
+        if pdhg.MAX_LANES * one_matrix_s <= _MAX_TIMED_BATCH_S:
             batch_s = min(
                 self._time_answer(task, pdhg.MAX_LANES) for _ in range(_NUM_TIMED_ANSWERS)
             )
-        self.service_times.calibrate(task, one_s, batch_s)
+        self.service_times.calibrate(task, one_matrix_s, batch_s)
         # Discard the warm-start state of the tiny matrices.
         self.shared.engines.clear()
 
@@ -713,21 +722,23 @@ class NetworkState:
         # the LRU cache; its arrays are padded if paths were added.
         problem = self.problem(job.task, job.rates)
         engine_key = job.task.network
-        engines = self.shared.engines
-        engine = (engines.take(engine_key) or SuccessivePdhg()).resized(problem.paths.num_paths)
-        engines.keep(engine_key, engine)
+        solver_cache = self.shared.engines
+        pdhg_solver = (solver_cache.take(engine_key) or SuccessivePdhg()).resized(
+            problem.paths.num_paths
+        )
+        solver_cache.keep(engine_key, pdhg_solver)
         # Solve, with the model if it has been faster for this kind of search.
-        is_warm = start is not None or engine.has_start(problem)
-        kind = SearchKind.of(job.task, job.gap, is_warm=is_warm)
+        is_warm = start is not None or pdhg_solver.has_start(problem)
+        search_kind = SearchKind.of(job.task, job.gap, is_warm=is_warm)
         result, solver = yield from solve_steps(
             problem,
             job.task.solver,
             starter,
-            engine,
+            pdhg_solver,
             job.gap,
             deadline,
             start,
-            prefer_model=self.solver_times.prefer_model(kind),
+            prefer_model=self.solver_times.prefer_model(search_kind),
         )
         # Move flow to shorter paths at the same value, and collect the result.
         return BatchResult(
@@ -739,7 +750,7 @@ class NetworkState:
             result.state,
             result.iterations,
             solver,
-            kind,
+            search_kind,
             result.program_prices,
             result.largest_share,
             result.engine_runs,
@@ -747,7 +758,7 @@ class NetworkState:
 
     def answer(
         self,
-        solved: BatchResult,
+        batch_result: BatchResult,
         rows: slice,
         gap: float,
         entries: int,
@@ -759,7 +770,7 @@ class NetworkState:
         """Return the validated answer to some matrices of a job.
 
         Args:
-            solved: result of the job.
+            batch_result: result of the job.
             rows: slice of its matrices.
             gap: requested gap.
             entries: number of entries of integer split tables; 0 for splits without rounding.
@@ -768,70 +779,71 @@ class NetworkState:
             solve_s: seconds in the solver.
         """
         # Round the splits to integer tables if requested; the figures are those of the rounded
-        # splits. `result_rows` are the rows of this request in `result`.
+        # splits. `result_rows` are the rows of this request in the result to answer.
         weights = None
-        result = solved
+        result_to_answer = batch_result
         result_rows = rows
         if entries:
-            result = _rounded(solved, rows, entries)
-            weights = table_weights(result.splits, entries).to(torch.uint8)
-            result_rows = slice(0, len(result.splits))
+            result_to_answer = _round_to_split_tables(batch_result, rows, entries)
+            weights = table_weights(result_to_answer.splits, entries).to(torch.uint8)
+            result_rows = slice(0, len(result_to_answer.splits))
         # Compute the figures of side conditions and, under an objective that may be infeasible, the
         # bound on the common served fraction of all demands.
-        arrays = result.arrays
+        arrays = result_to_answer.arrays
         figures: dict[str, FloatArray] = {}
-        if solved.task.conditions:
-            figures = solved.task.metrics(
-                result.problem.rows(result_rows), result.splits[result_rows]
+        if batch_result.task.conditions:
+            figures = batch_result.task.metrics(
+                result_to_answer.problem.rows(result_rows), result_to_answer.splits[result_rows]
             )
-        if solved.problem.objective.rules.may_be_infeasible:
-            figures["largest_share"] = _largest_shares(solved, rows)
+        if batch_result.problem.objective.rules.may_be_infeasible:
+            figures["largest_share"] = _served_fraction_bounds(batch_result, rows)
         # With latency limits: (C * D, K) column in the network's path set of each path of a class.
-        path_index = self._cached_problem(solved.task)[1]
+        network_columns = self._cached_problem(batch_result.task)[1]
         # Slice the matrices of this request from the arrays of the batch, and scatter the splits to
         # the columns of the network's path set.
         return Answer(
             **{name: batch_values[result_rows] for name, batch_values in arrays.figures.items()},
             utilisation=arrays.utilisation[result_rows],
             splits=to_network_columns(
-                torch.from_numpy(arrays.splits[result_rows]), path_index
+                torch.from_numpy(arrays.splits[result_rows]), network_columns
             ).numpy(),
             weights=None
             if weights is None
-            else to_network_columns(weights.cpu(), path_index).numpy(),
-            status=_status_words(result, result_rows, solved.stopped_by[rows], gap),
+            else to_network_columns(weights.cpu(), network_columns).numpy(),
+            status=_status_words(result_to_answer, result_rows, batch_result.stopped_by[rows], gap),
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solve_s,
-            batch=solved.problem.batch,
-            trace=solved.trace,
-            solver=solved.solver,
-            lines=_line_records(result, result_rows, names),
+            batch=batch_result.problem.batch,
+            trace=batch_result.trace,
+            solver=batch_result.solver,
+            lines=_class_or_level_records(result_to_answer, result_rows, names),
             condition_figures=figures,
-            condition_words=dict(solved.task.condition_words),
+            condition_words=dict(batch_result.task.condition_words),
             prices=arrays.prices[result_rows],
         )
 
-    def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
+    def route(self, demand_index: int, path_index: int) -> tuple[list[str], list[int]]:
         """Return the route of a path, from its source to its target; cached.
 
         Args:
-            demand: index of the pair of nodes.
-            path: index of the path among the candidate paths of the pair.
+            demand_index: index of the pair of nodes.
+            path_index: index of the path among the candidate paths of the pair.
 
         Returns:
             names of the nodes, and indices of the links between them.
         """
-        route = self._route_cache.get((demand, path))
+        route = self._route_cache.get((demand_index, path_index))
         if route is None:
-            links = self.paths.links_of(demand, path)
+            links = self.paths.links_of(demand_index, path_index)
             names = self.topology.node_names
+            # Nodes of the path: its source, then the target node of each link.
             nodes = [
-                names[self.paths.pairs[demand][0]],
+                names[self.paths.pairs[demand_index][0]],
                 *(names[self.topology.link_target[link]] for link in links),
             ]
             route = nodes, [int(link) for link in links]
             if len(self._route_cache) < _MAX_CACHED_ROUTES:
-                self._route_cache[demand, path] = route
+                self._route_cache[demand_index, path_index] = route
         return route
 
     def drawing(self) -> dict[str, Any]:
@@ -855,12 +867,12 @@ class NetworkState:
             path set of each path of each class, None if the columns are the same.
         """
         key = task.network
-        cached = self._problem_cache.find(key)
-        if cached is None:
+        problem_and_columns = self._problem_cache.find(key)
+        if problem_and_columns is None:
             problem = zero_demand_problem(self.topology, self.paths, key, self.demand_values)
-            cached = problem, path_columns(self.topology, self.paths, key)
-            self._problem_cache.keep(key, cached)
-        return cached
+            problem_and_columns = problem, path_columns(self.topology, self.paths, key)
+            self._problem_cache.keep(key, problem_and_columns)
+        return problem_and_columns
 
     def resolve_request(
         self, options: Options, spec: NetworkSpec, previous: FloatArray | None

@@ -75,6 +75,7 @@ class PathGrowth:
         """
         self.reconnect(name, entry)
         now = time.monotonic()
+        # The first matrix of a network starts the interval before its first search.
         last_search = self._last_search.setdefault(entry, now)
         if (
             entry.spec.num_paths != "auto"
@@ -83,7 +84,7 @@ class PathGrowth:
         ):
             return
         self._last_search[entry] = now
-        self._start_task(self._add_missing(name, entry, rates[-1].copy()))
+        self._start_task(self._add_generated_paths(name, entry, rates[-1].copy()))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a background task, and keep a reference to the task until it ends."""
@@ -106,9 +107,11 @@ class PathGrowth:
             return
         self._last_capacity[entry] = network_state.capacity
         if not (network_state.capacity > 0).all():
-            self._start_task(self._add_connecting(name, entry, network_state.capacity))
+            self._start_task(self._add_connecting_paths(name, entry, network_state.capacity))
 
-    async def _add_connecting(self, name: str, entry: RegistryEntry, capacity: FloatArray) -> None:
+    async def _add_connecting_paths(
+        self, name: str, entry: RegistryEntry, capacity: FloatArray
+    ) -> None:
         """Add paths for disconnected demands; retry failures with backoff.
 
         Retries end when the links change again or the network is removed.
@@ -126,7 +129,9 @@ class PathGrowth:
             if entry.is_gone.is_set() or self._last_capacity.get(entry) is not capacity:
                 return
 
-    async def _add_missing(self, name: str, entry: RegistryEntry, rates: FloatArray) -> None:
+    async def _add_generated_paths(
+        self, name: str, entry: RegistryEntry, rates: FloatArray
+    ) -> None:
         """Add paths for one matrix by column generation, and record the end of the search.
 
         Args:
@@ -185,8 +190,8 @@ def with_connecting_paths(network_state: NetworkState) -> PathSet | None:
     Returns:
         path set; None if nothing was added, since each demand has a live path or none exists.
     """
-    down = np.flatnonzero(network_state.capacity == 0).tolist()
-    paths = with_surviving_paths(network_state.paths, network_state.topology, [down])
+    failed_links = np.flatnonzero(network_state.capacity == 0).tolist()
+    paths = with_surviving_paths(network_state.paths, network_state.topology, [failed_links])
     return None if paths is network_state.paths else paths
 
 
@@ -203,7 +208,7 @@ def with_missing_paths(
     Returns:
         path set; None if the candidate paths are good enough.
     """
-    # Sum the rates of the classes of each pair.
+    # Objective of the path search, and demand of each pair: the sum of its classes.
     objective = Objective(entry.spec.objective).for_paths
     demand = rates.reshape(-1, network_state.paths.num_demands).sum(0).astype(np.float64)
     problem = Problem.create(

@@ -136,7 +136,7 @@ def _deadline_key(chunk: Chunk) -> tuple[float, float, int]:
     return chunk.request.deadline, chunk.request.arrival_time, chunk.rows.start
 
 
-def _is_for(chunk: Chunk, network_state: NetworkState) -> bool:
+def _belongs_to(chunk: Chunk, network_state: NetworkState) -> bool:
     """Return whether a chunk belongs to a network, in any version of its path set."""
     return chunk.request.network_state.shared is network_state.shared
 
@@ -150,14 +150,14 @@ class Queue:
         # Solver seconds used by each client, for fair queueing. A client that returns after idle
         # time starts with the minimum of the clients with queued requests: else it would be served
         # alone until it has used as much solver time as they have.
-        self._engine_seconds: dict[str, float] = {}
+        self._solver_seconds: dict[str, float] = {}
         # Batch in the solver; its chunks may be requeued.
-        self._in_engine: list[Chunk] = []
+        self._running_batch: list[Chunk] = []
 
     def requests_of(self, network_state: NetworkState) -> Iterator[QueuedRequest]:
         """Return the queued requests of a network by deadline, without cancelled ones."""
         requests = dict.fromkeys(
-            chunk.request for chunk in self._chunks if _is_for(chunk, network_state)
+            chunk.request for chunk in self._chunks if _belongs_to(chunk, network_state)
         )
         return (request for request in requests if not request.answer.done())
 
@@ -167,13 +167,13 @@ class Queue:
 
     def num_splits(self) -> int:
         """Return the number of splits in the answers of all queued and running requests."""
-        requests = {chunk.request for chunk in (*self._in_engine, *self._chunks)}
+        requests = {chunk.request for chunk in (*self._running_batch, *self._chunks)}
         return sum(request.num_splits for request in requests if not request.answer.done())
 
-    def lateness(self, new_request: QueuedRequest, now: float) -> float:
+    def lateness(self, new_request: QueuedRequest, solver_free_time: float) -> float:
         """Return the largest lateness of any request if ``new_request`` is admitted, seconds.
 
-        Simulates earliest deadline first from ``now`` with expected service times:
+        Simulates earliest deadline first from ``solver_free_time`` with expected service times:
         max over requests r of end_time(r) - deadline(r) - margin, where the margin is a slice plus
         the expected time of a full batch. Also checks that the requests of the new request's client
         need at most the share ``CLIENT_SHARE`` of the time until each of its deadlines. 0 or
@@ -181,59 +181,62 @@ class Queue:
 
         Args:
             new_request: request to admit.
-            now: ``time.perf_counter()`` at which the solver thread becomes free.
+            solver_free_time: ``time.perf_counter()`` at which the solver thread becomes free.
         """
         # For a short queue, a cheap upper bound suffices.
-        if (bound := self._lateness_bound(new_request, now)) <= 0:
+        if (bound := self._lateness_bound(new_request, solver_free_time)) <= 0:
             return bound
         # Expected remaining solver seconds of each request.
-        work_s: dict[QueuedRequest, float] = {
+        remaining_work_s: dict[QueuedRequest, float] = {
             new_request: new_request.network_state.service_times.expected_s(
                 len(new_request.rates), new_request.task
             )
         }
-        for chunk in [*self._in_engine, *self._chunks]:
+        for chunk in [*self._running_batch, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
-                work_s[request] = work_s.get(
+                remaining_work_s[request] = remaining_work_s.get(
                     request, 0.0
                 ) + request.network_state.service_times.expected_s(chunk.size, request.task)
         # Serve the requests in order of deadlines, and compare end times with deadlines.
-        end_time = now
-        client_work = 0.0
+        end_time = solver_free_time
+        client_work_s = 0.0
         max_lateness = -math.inf
-        for request in sorted(work_s, key=lambda request: request.deadline):
-            end_time += work_s[request]
+        for request in sorted(remaining_work_s, key=lambda request: request.deadline):
+            end_time += remaining_work_s[request]
             network_state = request.network_state
             margin = network_state.service_times.slice_s + network_state.service_times.expected_s(
                 MAX_LANES, request.task
             )
             max_lateness = max(max_lateness, end_time - request.deadline - margin)
+            # The work of this client must also fit into its share of the time until the deadline.
             if request.client == new_request.client:
-                client_work += work_s[request]
+                client_work_s += remaining_work_s[request]
                 max_lateness = max(
-                    max_lateness, client_work - CLIENT_SHARE * (request.deadline + margin - now)
+                    max_lateness,
+                    client_work_s - CLIENT_SHARE * (request.deadline + margin - solver_free_time),
                 )
         return max_lateness
 
-    def _lateness_bound(self, new_request: QueuedRequest, now: float) -> float:
+    def _lateness_bound(self, new_request: QueuedRequest, solver_free_time: float) -> float:
         """Return an upper bound of the largest lateness, seconds, without sorting the requests.
 
-        2 * (expected work of all requests) - CLIENT_SHARE * (earliest deadline - now). The factor 2
-        allows for estimates that have grown since the chunks were queued.
+        2 * (expected work of all requests) - CLIENT_SHARE *
+        (earliest deadline - ``solver_free_time``). The factor 2 allows for estimates that
+        have grown since the chunks were queued.
 
         Args:
             new_request: request to admit.
-            now: ``time.perf_counter()`` at which the solver thread becomes free.
+            solver_free_time: ``time.perf_counter()`` at which the solver thread becomes free.
         """
         work_s = new_request.network_state.service_times.expected_s(
             len(new_request.rates), new_request.task
         )
         first_deadline = new_request.deadline
-        for chunk in (*self._in_engine, *self._chunks):
+        for chunk in (*self._running_batch, *self._chunks):
             work_s += chunk.expected_s
             first_deadline = min(first_deadline, chunk.request.deadline)
-        return 2 * work_s - CLIENT_SHARE * (first_deadline - now)
+        return 2 * work_s - CLIENT_SHARE * (first_deadline - solver_free_time)
 
     def slack(self, now: float) -> float:
         """Return the seconds until the queued chunks must start to meet their deadlines.
@@ -257,16 +260,17 @@ class Queue:
         queued_clients = {chunk.request.client for chunk in self._chunks}
         if request.client not in queued_clients:
             min_seconds = min(
-                (self._engine_seconds.get(client, 0.0) for client in queued_clients), default=0.0
+                (self._solver_seconds.get(client, 0.0) for client in queued_clients), default=0.0
             )
+            # An empty queue ends the competition: the solver times of all clients are forgotten.
             if not queued_clients:
-                self._engine_seconds.clear()
-            self._engine_seconds[request.client] = max(
-                self._engine_seconds.get(request.client, 0.0), min_seconds
+                self._solver_seconds.clear()
+            self._solver_seconds[request.client] = max(
+                self._solver_seconds.get(request.client, 0.0), min_seconds
             )
         # Queue the chunks.
-        for first in range(0, len(request.rates), MAX_LANES):
-            rows = slice(first, min(first + MAX_LANES, len(request.rates)))
+        for first_matrix in range(0, len(request.rates), MAX_LANES):
+            rows = slice(first_matrix, min(first_matrix + MAX_LANES, len(request.rates)))
             expected_s = request.network_state.service_times.expected_s(
                 rows.stop - rows.start, request.task
             )
@@ -283,12 +287,12 @@ class Queue:
 
     def charge(self, chunks: list[Chunk], seconds: float) -> None:
         """Charge the solver seconds of a batch to its clients, in proportion to their matrices."""
-        self._in_engine = []
+        self._running_batch = []
         num_matrices = sum(chunk.size for chunk in chunks)
         for chunk in chunks:
             client = chunk.request.client
-            self._engine_seconds[client] = (
-                self._engine_seconds.get(client, 0.0) + seconds * chunk.size / num_matrices
+            self._solver_seconds[client] = (
+                self._solver_seconds.get(client, 0.0) + seconds * chunk.size / num_matrices
             )
 
     def pop_batch(self) -> list[Chunk]:
@@ -297,25 +301,25 @@ class Queue:
         Returns:
             chunks by deadline; empty if none is queued.
         """
-        self._in_engine = []
+        self._running_batch = []
         self._chunks = [chunk for chunk in self._chunks if not chunk.request.answer.done()]
         if not self._chunks:
             return []
         # Next chunk: earliest deadline first if a deadline is at risk, else the client with the
         # least solver time (fair queueing).
         now = time.perf_counter()
-        head = self._chunks[0]
+        next_chunk = self._chunks[0]
         if not self._is_urgent(now):
-            head = min(
-                self._chunks, key=lambda chunk: self._engine_seconds.get(chunk.request.client, 0.0)
+            next_chunk = min(
+                self._chunks, key=lambda chunk: self._solver_seconds.get(chunk.request.client, 0.0)
             )
         # Fill the batch with chunks of the same kind.
-        kind = head.kind(now)
-        batch = [head]
+        kind = next_chunk.kind(now)
+        batch = [next_chunk]
         remaining = []
-        num_matrices = head.size
+        num_matrices = next_chunk.size
         for chunk in self._chunks:
-            if chunk is head:
+            if chunk is next_chunk:
                 continue
             if chunk.kind(now) == kind and num_matrices + chunk.size <= MAX_LANES:
                 batch.append(chunk)
@@ -323,8 +327,8 @@ class Queue:
             else:
                 remaining.append(chunk)
         self._chunks = remaining
-        self._in_engine = sorted(batch, key=_deadline_key)
-        return self._in_engine
+        self._running_batch = sorted(batch, key=_deadline_key)
+        return self._running_batch
 
     def _is_urgent(self, now: float) -> bool:
         """Return whether a deadline is at risk: the slack is below the longest slice."""
@@ -334,7 +338,9 @@ class Queue:
 
     def remove(self, network_state: NetworkState) -> list[QueuedRequest]:
         """Remove the queued chunks of a network; return its requests, also those in the solver."""
-        in_engine = [chunk.request for chunk in self._in_engine if _is_for(chunk, network_state)]
-        requests = list(dict.fromkeys([*self.requests_of(network_state), *in_engine]))
-        self._chunks = [chunk for chunk in self._chunks if not _is_for(chunk, network_state)]
+        running_requests = [
+            chunk.request for chunk in self._running_batch if _belongs_to(chunk, network_state)
+        ]
+        requests = list(dict.fromkeys([*self.requests_of(network_state), *running_requests]))
+        self._chunks = [chunk for chunk in self._chunks if not _belongs_to(chunk, network_state)]
         return requests

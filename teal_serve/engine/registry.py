@@ -66,7 +66,7 @@ _LONG_SEARCH_SPLITS = 1_000_000
 _SLOW_FACTOR = 10
 
 
-class _Removed(Exception):  # noqa: N818, control flow
+class _NetworkRemoved(Exception):  # noqa: N818, control flow
     """Raised by the progress callback to end the path search of a removed network."""
 
 
@@ -129,7 +129,7 @@ class RegistryEntry:
             network_state: state of the network; None to do nothing, before the network is ready.
         """
         if network_state is not None:
-            links = _merge_links(self.links, self.unsaved_links)
+            links = _merge_link_changes(self.links, self.unsaved_links)
             network_state.shared.capacity = current_capacity(network_state.topology, links)
 
 
@@ -159,7 +159,7 @@ class Registry:
         self._max_search_s = max_path_s
         self._kernels = kernels
         # Entries by name of the network.
-        self._networks: dict[str, RegistryEntry] = {}
+        self._entries: dict[str, RegistryEntry] = {}
         # The time of a path search is estimated for one network at a time.
         self._estimate_lock = asyncio.Lock()
         # Running retries to store link changes, by name of the network.
@@ -167,10 +167,10 @@ class Registry:
         # Names of networks with damaged files that are logged already.
         self._unreadable_networks: set[str] = set()
         # Content hashes of the cached path sets of replaced networks, to be deleted.
-        self._retired_paths = set[str]()
+        self._retired_path_set_keys = set[str]()
         # Searches that may take minutes run in a second thread, so as not to delay short ones.
-        self._short_searches = ThreadPoolExecutor(1, thread_name_prefix="paths")
-        self._long_searches = ThreadPoolExecutor(1, thread_name_prefix="long-paths")
+        self._short_search_thread = ThreadPoolExecutor(1, thread_name_prefix="paths")
+        self._long_search_thread = ThreadPoolExecutor(1, thread_name_prefix="long-paths")
 
     def sync_with_store(self) -> list[asyncio.Task[None]]:
         """Synchronise with networks that other processes have registered, changed or deleted.
@@ -180,8 +180,8 @@ class Registry:
         """
         # Remove networks that other processes have deleted.
         names = self._store.names()
-        for removed_name in set(self._networks) - set(names):
-            self._remove(removed_name)
+        for removed_name in set(self._entries) - set(names):
+            self._remove_entry(removed_name)
         # Read new and changed networks, which starts to prepare them; retry to store link changes.
         for name in names:
             try:
@@ -195,8 +195,8 @@ class Registry:
             self._unreadable_networks.discard(name)
             # In a background task, since another process may hold the lock of the folder.
             if entry.unsaved_links and name not in self._save_tasks:
-                self._save_tasks[name] = asyncio.create_task(self._retry_save(name, entry))
-        tasks = [entry.preparing for entry in self._networks.values()]
+                self._save_tasks[name] = asyncio.create_task(self._retry_store(name, entry))
+        tasks = [entry.preparing for entry in self._entries.values()]
         return [task for task in tasks if task is not None and not task.done()]
 
     async def put(self, name: str, spec: dict[str, Any], patience_s: float) -> bool:
@@ -212,13 +212,13 @@ class Registry:
             ServiceError: invalid topology, too many networks, or too long a path search.
         """
         # Validate the registration and its limits.
-        settings, topology = await asyncio.to_thread(_validate, name, spec)
-        if topology.num_nodes * (topology.num_nodes - 1) * settings.max_num_paths > _MAX_SPLITS:
+        parsed_spec, topology = await asyncio.to_thread(_parse_registration, name, spec)
+        if topology.num_nodes * (topology.num_nodes - 1) * parsed_spec.max_num_paths > _MAX_SPLITS:
             raise invalid_request(
                 "topology: too many splits (pairs of nodes times num_paths), at most "
                 f"{_MAX_SPLITS:,} are allowed; use a smaller num_paths"
             )
-        estimate = await self._estimate(topology, settings, patience_s)
+        search_s = await self._estimate_search_s(topology, parsed_spec, patience_s)
         names = self._store.names()
         if name not in names and len(names) >= self._max_networks:
             raise ServiceError(
@@ -229,15 +229,15 @@ class Registry:
         # Store the registration; `get` starts to prepare the network. If nothing has changed, retry
         # to prepare a failed network.
         is_new = bool(await asyncio.to_thread(self._store.put, name, spec))
-        stored = await asyncio.to_thread(self._store.read, name)
-        entry = self.get(name, stored, settings)
-        entry.estimated_s = estimate
+        stored_network = await asyncio.to_thread(self._store.read, name)
+        entry = self.get(name, stored_network, parsed_spec)
+        entry.estimated_s = search_s
         if entry.error and (entry.preparing is None or entry.preparing.done()):
             entry.error = ""
             entry.preparing = asyncio.create_task(self._prepare(name, entry))
         return is_new
 
-    async def _estimate(
+    async def _estimate_search_s(
         self, topology: Topology, spec: NetworkSpec, patience_s: float
     ) -> float | None:
         """Estimate the seconds of the path search; None for a small network.
@@ -255,20 +255,20 @@ class Registry:
             return None
         await self._kernels.wait(patience_s)
         async with self._estimate_lock:
-            seconds = await asyncio.to_thread(
+            search_s = await asyncio.to_thread(
                 estimated_seconds,
                 topology,
                 num_paths=spec.initial_num_paths,
                 method=spec.path_method,
                 weight=spec.path_weight,
             )
-        if seconds > self._max_search_s:
+        if search_s > self._max_search_s:
             raise invalid_request(
-                f"topology: the path search would take about {seconds:,.0f} s, at most "
+                f"topology: the path search would take about {search_s:,.0f} s, at most "
                 f"{self._max_search_s:,.0f} are allowed; "
                 "use a smaller num_paths, or edge-disjoint paths"
             )
-        return math.ceil(seconds)
+        return math.ceil(search_s)
 
     async def delete(self, name: str) -> None:
         """Delete a network, and those of its cached path sets that no other network uses.
@@ -276,11 +276,12 @@ class Registry:
         Raises:
             ServiceError: unknown network.
         """
-        entry = self._networks.get(name)
+        # Remove the entry before its cached path sets: those of an entry count as used.
+        entry = self._entries.get(name)
         await asyncio.to_thread(self._store.delete, name)
-        self._remove(name)
+        self._remove_entry(name)
         if entry is not None and entry.network_state is not None:
-            self._delete_paths(name, entry.network_state.stored_paths)
+            self._delete_unused_path_sets(name, entry.network_state.stored_paths)
 
     async def change_links(self, name: str, changes: dict[str, Any]) -> None:
         """Change link capacities, or take links down or up.
@@ -302,15 +303,15 @@ class Registry:
             else:
                 topology = entry.network_state.topology
             size = max(topology.num_links, _VALUES_PER_CHANGE * len(changes["links"]))
-            link_states = await offload_if_large(size, _link_states, topology, changes)
+            link_changes = await offload_if_large(size, _resolve_link_changes, topology, changes)
             if entry.is_gone.is_set():
                 raise replaced(name)
-            entry.unsaved_links = _merge_links(entry.unsaved_links, link_states)
+            entry.unsaved_links = _merge_link_changes(entry.unsaved_links, link_changes)
             entry.apply_capacity(entry.network_state)
         # Store the changes even if the client disconnects.
-        await asyncio.shield(self._save(name, entry))
+        await asyncio.shield(self._store_link_changes(name, entry))
 
-    async def _save(self, name: str, entry: RegistryEntry) -> None:
+    async def _store_link_changes(self, name: str, entry: RegistryEntry) -> None:
         """Store the unsaved link changes, which are in effect already.
 
         If a full disk or a lock prevents that, they stay unsaved, the entry gets a warning, and
@@ -330,10 +331,10 @@ class Registry:
             if entry.num_store_attempts > num_attempts or not entry.unsaved_links:
                 return
             entry.num_store_attempts += 1
-            changes = entry.unsaved_links
+            tried_changes = entry.unsaved_links
             try:
                 await asyncio.to_thread(
-                    self._store.change_links, name, changes, entry.spec.to_json()
+                    self._store.change_links, name, tried_changes, entry.spec.to_json()
                 )
             except OSError as error:
                 reason = error.strerror or str(error)
@@ -343,12 +344,12 @@ class Registry:
                 reason = error.message
             # Success: only changes that arrived during the attempt stay unsaved.
             else:
-                entry.links = _merge_links(entry.links, changes)
+                entry.links = _merge_link_changes(entry.links, tried_changes)
                 # Read the file again at the next lookup: it may have changes of other processes.
                 entry.invalidate_links()
                 current = entry.unsaved_links.items()
                 entry.unsaved_links = {
-                    link: change for link, change in current if changes.get(link) != change
+                    link: change for link, change in current if tried_changes.get(link) != change
                 }
                 entry.warning = ""
                 return
@@ -357,10 +358,10 @@ class Registry:
                 "link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}}
             )
 
-    async def _retry_save(self, name: str, entry: RegistryEntry) -> None:
+    async def _retry_store(self, name: str, entry: RegistryEntry) -> None:
         """Retry to store unsaved link changes; a permanent failure becomes the entry's warning."""
         try:
-            await self._save(name, entry)
+            await self._store_link_changes(name, entry)
         except ServiceError as error:
             if not entry.is_gone.is_set():
                 entry.warning = f"link changes are in effect but not stored: {error}"
@@ -371,18 +372,18 @@ class Registry:
         """Return the states of all networks that are ready, by their names."""
         return {
             name: entry.network_state
-            for name, entry in self._networks.items()
+            for name, entry in self._entries.items()
             if entry.network_state is not None
         }
 
     def are_all_computing(self) -> bool:
         """Return whether there are networks that have not failed, and none of them is ready."""
-        usable = [entry for entry in self._networks.values() if not entry.error]
+        usable = [entry for entry in self._entries.values() if not entry.error]
         return bool(usable) and all(entry.network_state is None for entry in usable)
 
     def warnings(self) -> dict[str, str]:
         """Return the warnings of networks, by name; networks without a warning are omitted."""
-        return {name: entry.warning for name, entry in self._networks.items() if entry.warning}
+        return {name: entry.warning for name, entry in self._entries.items() if entry.warning}
 
     async def info(self, name: str) -> dict[str, Any]:
         """Return the description of a network for the API, fields of ``responses.NetworkInfo``.
@@ -391,8 +392,8 @@ class Registry:
             ServiceError: unknown network.
         """
         entry = self.get(name)
-        links = 0 if entry.network_state is None else entry.network_state.topology.num_links
-        return dict(await offload_if_large(links, _info, name, entry))
+        num_links = 0 if entry.network_state is None else entry.network_state.topology.num_links
+        return dict(await offload_if_large(num_links, _describe_entry, name, entry))
 
     def get_recent(self, name: str, arrival_time: float) -> RegistryEntry:
         """Return the entry of a network; check its files at most once per request.
@@ -406,7 +407,7 @@ class Registry:
         Raises:
             ServiceError: unknown network.
         """
-        entry = self._networks.get(name)
+        entry = self._entries.get(name)
         if entry is not None and entry.checked_at >= max(
             arrival_time, time.perf_counter() - _MAX_AGE_S
         ):
@@ -422,7 +423,10 @@ class Registry:
         return require_ready(name, self.get(name))
 
     def get(
-        self, name: str, stored: StoredNetwork | None = None, spec: NetworkSpec | None = None
+        self,
+        name: str,
+        stored_network: StoredNetwork | None = None,
+        parsed_spec: NetworkSpec | None = None,
     ) -> RegistryEntry:
         """Return the entry of a network, updated to its files, which other processes may change.
 
@@ -431,8 +435,8 @@ class Registry:
 
         Args:
             name: name of the network.
-            stored: registration just written; None to read it.
-            spec: parsed settings of ``stored``; None to parse them.
+            stored_network: registration just written; None to read it.
+            parsed_spec: parsed settings of ``stored_network``; None to parse them.
 
         Raises:
             ServiceError: unknown network.
@@ -443,31 +447,37 @@ class Registry:
             version = self._store.version(name)
         except ServiceError as error:
             if error.status == _NOT_FOUND:
-                self._remove(name)
+                self._remove_entry(name)
             raise
-        entry = self._networks.get(name)
+        entry = self._entries.get(name)
         if entry is not None and entry.version == version:
             entry.checked_at = checked_at
             return entry
         # Read the link changes, and the registration if it has changed.
-        if stored is None and entry is not None and entry.version.network == version.network:
-            links, paths_version = self._store.read_links(name, entry.generation)
-            settings = None
+        if (
+            stored_network is None
+            and entry is not None
+            and entry.version.network == version.network
+        ):
+            link_changes, paths_version = self._store.read_links(name, entry.generation)
+            stored_settings = None
             generation = entry.generation
         else:
-            settings, links, generation, paths_version = stored or self._store.read(name)
+            stored_settings, link_changes, generation, paths_version = (
+                stored_network or self._store.read(name)
+            )
         # Replace the entry of a changed registration, and start to prepare the network.
         if entry is None or entry.version.network != version.network:
             if entry is not None and entry.network_state is not None:
-                self._retired_paths |= entry.network_state.stored_paths
-            self._remove(name)
-            spec = _parse_settings(name, settings, spec)
-            entry = self._networks[name] = RegistryEntry(
-                version, spec, generation, paths_version=paths_version
+                self._retired_path_set_keys |= entry.network_state.stored_paths
+            self._remove_entry(name)
+            parsed_spec = _parse_settings(name, stored_settings, parsed_spec)
+            entry = self._entries[name] = RegistryEntry(
+                version, parsed_spec, generation, paths_version=paths_version
             )
             entry.preparing = asyncio.create_task(self._prepare(name, entry))
         # Apply the link changes, and load added paths in the background.
-        entry.links = links
+        entry.links = link_changes
         entry.paths_version = paths_version
         entry.apply_capacity(entry.network_state)
         entry.version = version
@@ -498,10 +508,10 @@ class Registry:
             entry.network_state.paths_version < entry.paths_version and not entry.is_gone.is_set()
         ):
             extend = entry.network_state.with_more_paths
-            added = self._added_paths(name, entry)
+            added_paths = self._added_paths(name, entry)
             try:
                 extended = await loop.run_in_executor(
-                    self._short_searches, extend, added, entry.spec
+                    self._short_search_thread, extend, added_paths, entry.spec
                 )
             except InputError as error:
                 warn(name, "added paths not readable", error)
@@ -534,10 +544,11 @@ class Registry:
         """
         try:
             network_state = await self._prepare_state(name, entry)
-        except _Removed:
+        except _NetworkRemoved:
             return True
         except Exception as error:
             warn(name, "network not prepared", error)
+            # Retry a transient failure, unless the network was removed; any other failure is final.
             if is_transient(error):
                 entry.warning = f"the paths cannot be computed now, and are retried: {error}"
                 return entry.is_gone.is_set()
@@ -554,26 +565,26 @@ class Registry:
             entry: registry entry with settings and link changes.
 
         Raises:
-            _Removed: the network was removed during the path search.
+            _NetworkRemoved: the network was removed during the path search.
         """
 
         def report(progress: float) -> None:
             """Record the progress of the path search; end the search of a removed network."""
             entry.path_progress = progress
             if entry.is_gone.is_set():
-                raise _Removed
+                raise _NetworkRemoved
 
         # Choose the thread by the expected length of the search.
         topology = await asyncio.to_thread(load_network_topology, name, entry.spec)
         executor = (
-            self._long_searches
+            self._long_search_thread
             if _may_take_long(topology.num_nodes, entry.spec)
-            else self._short_searches
+            else self._short_search_thread
         )
         # Stored paths replace the search if paths were added since the registration.
-        added = self._added_paths(name, entry) if entry.paths_version else None
+        added_paths = self._added_paths(name, entry) if entry.paths_version else None
         network_state = await asyncio.get_running_loop().run_in_executor(
-            executor, NetworkState.prepare, name, entry.spec, report, added
+            executor, NetworkState.prepare, name, entry.spec, report, added_paths
         )
         entry.apply_capacity(network_state)
         return network_state
@@ -587,7 +598,7 @@ class Registry:
             network_state: prepared state.
         """
         if entry.is_gone.is_set():
-            self._delete_paths(name, network_state.stored_paths)
+            self._delete_unused_path_sets(name, network_state.stored_paths)
             return
         entry.network_state = network_state
         if not entry.unsaved_links:
@@ -595,27 +606,29 @@ class Registry:
         # Read the links file again: paths may have been added during the preparation.
         entry.invalidate_links()
         # Delete path sets of replaced registrations only now: this one may use the same sets.
-        retired = self._retired_paths
-        self._retired_paths = set()
-        self._delete_paths(name, retired)
+        retired = self._retired_path_set_keys
+        self._retired_path_set_keys = set()
+        self._delete_unused_path_sets(name, retired)
 
-    def _remove(self, name: str) -> None:
+    def _remove_entry(self, name: str) -> None:
         """Remove an entry, end its path search and fail its queued requests."""
-        entry = self._networks.pop(name, None)
+        entry = self._entries.pop(name, None)
         if entry is not None:
             entry.is_gone.set()
             self._on_removal(entry)
 
-    def _delete_paths(self, name: str, keys: Set[str]) -> None:
+    def _delete_unused_path_sets(self, name: str, keys: Set[str]) -> None:
         """Delete cached path sets that no ready network uses.
 
         Args:
             name: name of the network that used them, for the log.
             keys: content hashes of the path sets.
         """
-        used_keys = [network_state.stored_paths for network_state in self.ready_states().values()]
+        used_key_sets = [
+            network_state.stored_paths for network_state in self.ready_states().values()
+        ]
         try:
-            for key in keys - set().union(*used_keys):
+            for key in keys - set().union(*used_key_sets):
                 forget(key)
         except OSError as error:
             warn(name, "paths not deleted", error)
@@ -634,20 +647,25 @@ def require_ready(name: str, entry: RegistryEntry) -> NetworkState:
     return entry.network_state
 
 
-def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _merge_link_changes(
+    earlier_changes: dict[str, Any], later_changes: dict[str, Any]
+) -> dict[str, Any]:
     """Return link changes updated by later ones, field by field, in the same form.
 
     Args:
-        links: link index -> {"capacity": Gbit/s, "up": bool}; either key may be missing.
-        changes: later changes in the same form.
+        earlier_changes: link index -> {"capacity": Gbit/s, "up": bool}; either key may be missing.
+        later_changes: later changes in the same form.
     """
     return {
-        **links,
-        **{link: {**links.get(link, {}), **change} for link, change in changes.items()},
+        **earlier_changes,
+        **{
+            link: {**earlier_changes.get(link, {}), **change}
+            for link, change in later_changes.items()
+        },
     }
 
 
-def _info(name: str, entry: RegistryEntry) -> dict[str, Any]:
+def _describe_entry(name: str, entry: RegistryEntry) -> dict[str, Any]:
     """Return the description of a network for the API, fields of ``responses.NetworkInfo``."""
     # Settings and problems; then the progress of the path search, or the ready network.
     description: dict[str, Any] = {
@@ -670,19 +688,19 @@ def _info(name: str, entry: RegistryEntry) -> dict[str, Any]:
     }
 
 
-def _validate(name: str, spec: dict[str, Any]) -> tuple[NetworkSpec, Topology]:
+def _parse_registration(name: str, spec: dict[str, Any]) -> tuple[NetworkSpec, Topology]:
     """Parse and validate a registration; return its settings and its topology.
 
     Raises:
         ServiceError: invalid settings or topology.
     """
-    settings = NetworkSpec.model_validate(spec)
-    topology = load_network_topology(name, settings)
-    link_groups(topology, settings)
-    return settings, topology
+    parsed_spec = NetworkSpec.model_validate(spec)
+    topology = load_network_topology(name, parsed_spec)
+    link_groups(topology, parsed_spec)
+    return parsed_spec, topology
 
 
-def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _resolve_link_changes(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Resolve changes between pairs of nodes to changes of links.
 
     Args:
@@ -704,44 +722,47 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
     ):
         links_between.setdefault(pair, []).append(link)
     # Apply each change to all links between its nodes, in one or both directions.
-    link_states: dict[str, dict[str, Any]] = {}
+    changes_by_link: dict[str, dict[str, Any]] = {}
     for change in LinkChanges.model_validate(changes).links:
         # Pairs of node indices; -1 stands for an unknown node, which no link has.
-        ends = {(node_index.get(change.source, -1), node_index.get(change.target, -1))}
+        node_pairs = {(node_index.get(change.source, -1), node_index.get(change.target, -1))}
         if change.both:
-            ends |= {(target, source) for source, target in ends}
-        links = [link for pair in ends for link in links_between.get(pair, ())]
+            node_pairs |= {(target, source) for source, target in node_pairs}
+        links = [link for pair in node_pairs for link in links_between.get(pair, ())]
+        # No link joins the two nodes, or a node is unknown.
         if not links:
             raise invalid_request(
                 f"links: unknown link {change.source[:80]!r} - {change.target[:80]!r}; name two "
                 "linked nodes"
             )
+        # Merge with earlier changes of the same link; a restored link gets both fields.
         for link in links:
-            state = change.model_dump(include={"capacity", "up"}, exclude_none=True)
+            link_change = change.model_dump(include={"capacity", "up"}, exclude_none=True)
             if change.restore:
-                state = {"capacity": None, "up": True}
-            link_states[str(link)] = {**link_states.get(str(link), {}), **state}
-    return link_states
+                link_change = {"capacity": None, "up": True}
+            changes_by_link[str(link)] = {**changes_by_link.get(str(link), {}), **link_change}
+    return changes_by_link
 
 
 def _parse_settings(
-    name: str, settings: dict[str, Any] | None, spec: NetworkSpec | None
+    name: str, stored_settings: dict[str, Any] | None, parsed_spec: NetworkSpec | None
 ) -> NetworkSpec:
     """Parse the stored settings of a registration.
 
     Args:
         name: name of the network.
-        settings: settings as stored.
-        spec: settings parsed before, which are returned if they equal ``settings``; None to parse.
+        stored_settings: settings as stored.
+        parsed_spec: settings parsed before, which are returned if they equal
+            ``stored_settings``; None to parse.
 
     Raises:
         ServiceError: damaged settings.
     """
     try:
         return (
-            spec
-            if spec is not None and spec.to_json() == settings
-            else NetworkSpec.model_validate(settings)
+            parsed_spec
+            if parsed_spec is not None and parsed_spec.to_json() == stored_settings
+            else NetworkSpec.model_validate(stored_settings)
         )
     except ValidationError as error:
         raise unreadable(name, error) from None

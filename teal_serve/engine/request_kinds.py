@@ -119,6 +119,7 @@ def examples(model: type[BaseModel]) -> dict[str, tuple[Any, ...]]:
     for field, info in model.model_fields.items():
         name = str(info.alias or field)
         values = model_examples.get(name, allowed_words(info.annotation))
+        # Objectives are registered, not listed in the type of the field.
         if name == "objective":
             values = objectives()
         if not values and name not in model_examples:
@@ -136,6 +137,7 @@ def allowed_words(annotation: Any) -> tuple[Any, ...]:
         return tuple(member.value for member in annotation)
     if typing.get_origin(annotation) is Literal:
         return typing.get_args(annotation)
+    # Collect the words of nested types, such as the members of a union.
     inner = (allowed_words(member) for member in typing.get_args(annotation))
     return tuple(itertools.chain.from_iterable(inner))
 
@@ -168,12 +170,16 @@ def allocation_kinds() -> Iterator[AllocationKind]:
     values = examples(AllocationRequest)
     special_fields = (*_PROGRAM_FIELDS, *_TRAFFIC_FIELDS, _NEXT_INTERVAL_FIELD)
     other_fields = [name for name in values if name not in special_fields]
-    needs_previous = {name for name, kind in CONDITIONS_BY_OPTION.items() if kind.needs_previous}
+    options_needing_previous = {
+        name
+        for name, condition_type in CONDITIONS_BY_OPTION.items()
+        if condition_type.needs_previous
+    }
     for program in programs():
         for num_matrices in BATCH_SIZES:
             yield AllocationKind(program, num_matrices)
         for name in other_fields:
             for value in values[name]:
                 yield AllocationKind(
-                    {**program, name: value}, needs_previous=name in needs_previous
+                    {**program, name: value}, needs_previous=name in options_needing_previous
                 )

@@ -40,6 +40,7 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
             f"rates: a matrix of this network has {num_pairs} rates (all pairs) or "
             f"{num_nodes * num_nodes} (N x N), not {rates.shape[1]}"
         )
+    # Drop the diagonal entries of the N x N matrices.
     return rates[:, ~np.eye(num_nodes, dtype=bool).reshape(-1)]
 
 
@@ -76,8 +77,8 @@ def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
 
 
 def from_triples(
-    source: list[Any],
-    target: list[Any],
+    source_names: list[Any],
+    target_names: list[Any],
     rate: FloatArray,
     matrix: Any,
     topology: Topology,
@@ -87,8 +88,8 @@ def from_triples(
     """Convert a list of n demands by name to rates (B, C * D); pairs that are not listed get 0.
 
     Args:
-        source: (n,) name of the source node of each demand.
-        target: (n,) name of the target node of each demand.
+        source_names: (n,) name of the source node of each demand.
+        target_names: (n,) name of the target node of each demand.
         rate: (n,) Gbit/s.
         matrix: (n,) matrix index of each demand; None for a single matrix.
         topology: topology of the network.
@@ -102,8 +103,8 @@ def from_triples(
     num_nodes = topology.num_nodes
     node_index = topology.node_index()
     try:
-        sources = np.array([node_index[str(name)] for name in source], np.int64)
-        targets = np.array([node_index[str(name)] for name in target], np.int64)
+        sources = np.array([node_index[str(name)] for name in source_names], np.int64)
+        targets = np.array([node_index[str(name)] for name in target_names], np.int64)
     except KeyError as error:
         raise invalid_request(f"demands: unknown node {str(error.args[0])[:80]!r}") from None
     if (sources == targets).any():
@@ -112,9 +113,11 @@ def from_triples(
             "itself; list pairs of two different nodes"
         )
     # Determine the number of matrices, and check the size of the result.
-    row = np.zeros(len(sources), np.int64) if matrix is None else np.asarray(matrix, np.int64)
-    num_matrices = int(row.max(initial=0)) + 1
-    if row.min(initial=0) < 0 or num_matrices > MAX_MATRICES:
+    matrix_index = (
+        np.zeros(len(sources), np.int64) if matrix is None else np.asarray(matrix, np.int64)
+    )
+    num_matrices = int(matrix_index.max(initial=0)) + 1
+    if matrix_index.min(initial=0) < 0 or num_matrices > MAX_MATRICES:
         raise invalid_request(f"matrix: an index is not from 0 to {MAX_MATRICES - 1}")
     row_length = max(1, len(classes)) * num_nodes * (num_nodes - 1)
     if num_matrices * row_length > MAX_RATES:
@@ -122,15 +125,15 @@ def from_triples(
             f"matrix: {num_matrices} matrices are too many for one request; send at most "
             f"{MAX_RATES // row_length} of this network"
         )
-    # Scatter the rates to [row, column]; column = class index * D + index of the pair. Each entry
-    # must be unique.
+    # Scatter the rates to (matrix, demand); demand = class index * D + index of the pair. Each
+    # entry must be unique.
     rates = np.zeros((num_matrices, row_length))
-    column = pair_index(sources, targets, num_nodes) + num_nodes * (num_nodes - 1) * _class_indices(
-        class_of_demand, len(sources), classes
-    )
-    if len(np.unique(row * rates.shape[1] + column)) < len(column):
+    demand_index = pair_index(sources, targets, num_nodes) + num_nodes * (
+        num_nodes - 1
+    ) * _class_indices(class_of_demand, len(sources), classes)
+    if len(np.unique(matrix_index * rates.shape[1] + demand_index)) < len(demand_index):
         raise invalid_request("demands: repeated pair of nodes; list each once a matrix and class")
-    rates[row, column] = rate
+    rates[matrix_index, demand_index] = rate
     return rates
 
 
@@ -174,11 +177,11 @@ def check_rates(rates: FloatArray) -> FloatArray:
         )
     # NaN fails both comparisons.
     if rates.size and not (rates.min() >= 0 and rates.max() <= _MAX_RATE_GBPS):
-        invalid = ~((rates >= 0) & (rates <= _MAX_RATE_GBPS))
-        row, column = np.argwhere(invalid)[0].tolist()
-        location = f"(matrix {row}, demand {column})"
+        is_invalid = ~((rates >= 0) & (rates <= _MAX_RATE_GBPS))
+        matrix_index, demand_index = np.argwhere(is_invalid)[0].tolist()
+        location = f"(matrix {matrix_index}, demand {demand_index})"
         raise invalid_request(
-            f"rates: {rates[row, column]} {location} is not a finite number from 0 to "
-            f"{_MAX_RATE_GBPS:g} Gbit/s"
+            f"rates: {rates[matrix_index, demand_index]} {location} is not a finite number from 0 "
+            f"to {_MAX_RATE_GBPS:g} Gbit/s"
         )
     return rates

@@ -108,6 +108,7 @@ def _split_numbers(value: Any) -> Any:
 
     The numbers stay texts, which Pydantic converts.
     """
+    # partition returns name, "=" and number, of which the step of 2 keeps name and number.
     return (
         dict(part.partition("=")[::2] for part in value.split(","))
         if isinstance(value, str)
@@ -311,6 +312,7 @@ class LinkChange(_Strict):
     @model_validator(mode="after")
     def _require_change(self) -> LinkChange:
         """Return the model; raise ValueError unless it has capacity or up, or restore alone."""
+        # Allowed are changed fields without restore, or restore without changed fields.
         if (self.capacity is None and self.up is None) != self.restore:
             raise ValueError("give capacity, up or both; or restore alone")
         return self

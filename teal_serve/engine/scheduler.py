@@ -59,7 +59,7 @@ class Scheduler:
         """Create the scheduler with an empty queue; the first request starts its worker task."""
         self._max_queued = max_queued
         self._engine_thread = engine_thread
-        self._starter = starter
+        self._get_model = starter
         self._queue = Queue()
         # Task that serves the queue; None or done while the queue is empty.
         self._worker: asyncio.Task[None] | None = None
@@ -91,7 +91,8 @@ class Scheduler:
         Raises:
             ServiceError: the deadline cannot be met, or the queue is full.
         """
-        # Refuse the request if its network or its client has too many queued requests.
+        # Refuse the request if its network or its client has too many queued requests. Count them
+        # only if the queue of all networks has reached the limit of a client.
         max_queued = self._max_queued
         if not self._queue.has_places(max_places_per_client(max_queued)):
             queued_per_client = Counter(
@@ -106,14 +107,14 @@ class Scheduler:
         # miss its deadline, or whose splits would exceed the memory limit of the queue.
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
-        min_s = request.network_state.service_times.min_s(len(request.rates), request.task)
+        min_service_s = request.network_state.service_times.min_s(len(request.rates), request.task)
         if (
-            min_s
+            min_service_s
             > request.deadline - request.arrival_time + request.network_state.service_times.slice_s
         ):
             raise invalid_request(
-                f"deadline_ms: these matrices take at least {min_s:.1f} s, even without other "
-                "requests; allow a longer deadline"
+                f"deadline_ms: these matrices take at least {min_service_s:.1f} s, even without "
+                "other requests; allow a longer deadline"
             )
         num_splits = self._queue.num_splits()
         if lateness > 0 or (num_splits and num_splits + request.num_splits > _MAX_QUEUED_SPLITS):
@@ -122,7 +123,7 @@ class Scheduler:
         self._queue.add(request)
         self._has_new_request = True
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work_off_queue())
+            self._worker = asyncio.create_task(self._serve_queue())
         return await request.answer
 
     def forget(self, network_state: NetworkState, reason: ServiceError) -> None:
@@ -136,7 +137,7 @@ class Scheduler:
             if not request.answer.done():
                 request.answer.set_exception(reason)
 
-    async def _work_off_queue(self) -> None:
+    async def _serve_queue(self) -> None:
         """Serve batches until the queue is empty: pop a batch, run a slice, requeue or answer.
 
         An exception in a slice ends the requests of its batch.
@@ -156,7 +157,7 @@ class Scheduler:
                     self._run_slice,
                     network_state,
                     batch,
-                    self._starter(),
+                    self._get_model(),
                     slack,
                 )
                 # Requeue unfinished chunks, and answer complete requests.
@@ -296,8 +297,8 @@ def _record_solver_time(
     """
     first = batch[0]
     result = run.result
-    has_searched = result.iterations > 0 and all(stop is Stop.GAP for stop in result.stopped_by)
-    if first.request.task.solver == AUTO and first.state is None and has_searched:
+    has_reached_gap = result.iterations > 0 and all(stop is Stop.GAP for stop in result.stopped_by)
+    if first.request.task.solver == AUTO and first.state is None and has_reached_gap:
         seconds_per_matrix = run.seconds / sum(chunk.size for chunk in batch)
         network_state.solver_times.record(result.kind, result.solver != PDHG, seconds_per_matrix)
 
@@ -330,16 +331,16 @@ def _start_run(
         next_row = chunk.run_rows.stop
     # Concatenate the states of the chunks' last runs.
     states = [chunk.state for chunk in batch if chunk.state is not None]
-    start = None
+    start_state = None
     if states:
-        start = SolveState(
+        start_state = SolveState(
             torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states])
         )
     # Start the run over the (B, D) rates of all chunks, until the earliest end time.
     rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in batch])
     first_request = batch[0].request
     job = Job(rates, first_request.task, first_request.gap, min(chunk.end_time for chunk in batch))
-    run = network_state.begin(job, starter, start)
+    run = network_state.begin(job, starter, start_state)
     for chunk in batch:
         chunk.run = run
         chunk.capacity = capacity
@@ -365,26 +366,28 @@ def _answer_chunk(
         begin_time: begin of the slice.
         has_time_for_another_slice: returns whether queued requests leave time for another slice.
     """
-    # Continue if only another chunk's end time ended the run; keep the solver state.
-    solved = run.result
+    # Continue if only another chunk's end time ended the run; keep the solver state. A request
+    # whose deadline had passed before the slice is answered in any case.
+    batch_result = run.result
     request = chunk.request
     may_continue = (
         request.task.is_resumable
-        and Stop.DEADLINE in solved.stopped_by[chunk.run_rows]
+        and Stop.DEADLINE in batch_result.stopped_by[chunk.run_rows]
         and time.perf_counter() < chunk.end_time
         and request.deadline > begin_time
         and has_time_for_another_slice()
     )
     chunk.run = None
     if may_continue:
-        chunk.state = solved.state.rows(chunk.run_rows)
-        chunk.solver = chunk.solver or solved.solver
+        chunk.state = batch_result.state.rows(chunk.run_rows)
+        # The answer names the solver of the first run.
+        chunk.solver = chunk.solver or batch_result.solver
         return None
     # Validate the result and convert it to an answer.
     options = request.options
     queue_s = chunk.begin_time - request.arrival_time
     answer = network_state.answer(
-        solved,
+        batch_result,
         chunk.run_rows,
         request.gap,
         options.entries,

@@ -51,24 +51,25 @@ class ServiceTimeEstimate:
         self._mean_s: dict[tuple[Any, ...], float] = {}
         self._min_s: dict[tuple[Any, ...], float] = {}
         # Seconds for one matrix of a plain program, and fixed fraction of a batch (f).
-        self._base_s = 0.0
+        self._plain_program_s = 0.0
         self._fixed_share = _DEFAULT_FIXED_SHARE
         # Seconds to encode a demand, by whether it is written by name.
         self._writing_s = {True: _DEFAULT_WRITING_S, False: 0.0}
 
-    def calibrate(self, task: AllocationTask, one_s: float, batch_s: float | None) -> None:
+    def calibrate(self, task: AllocationTask, one_matrix_s: float, batch_s: float | None) -> None:
         """Set the estimate of a plain program, and the fixed fraction of a batch.
 
         Args:
             task: task without classes and conditions.
-            one_s: seconds for one matrix.
+            one_matrix_s: seconds for one matrix.
             batch_s: seconds for a batch of MAX_LANES matrices; None if not measured.
         """
-        self._base_s = self._mean_s[task.kind] = self._min_s[task.kind] = one_s
+        self._plain_program_s = self._mean_s[task.kind] = self._min_s[task.kind] = one_matrix_s
         if batch_s is not None:
             # Seconds for one more matrix in a batch.
-            marginal_s = (batch_s - one_s) / (MAX_LANES - 1)
-            self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - marginal_s / one_s))
+            marginal_s = (batch_s - one_matrix_s) / (MAX_LANES - 1)
+            # One more matrix takes (1 - f) * t1, so that f = 1 - marginal time / t1.
+            self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - marginal_s / one_matrix_s))
 
     def expected_s(self, num_matrices: int, task: AllocationTask) -> float:
         """Return the expected seconds for an answer, from the moving average.
@@ -80,7 +81,7 @@ class ServiceTimeEstimate:
             task: requested program.
         """
         return self._mean_s.get(
-            task.kind, self._base_s * task.default_relative_work
+            task.kind, self._plain_program_s * task.default_relative_work
         ) * self._relative_work(num_matrices)
 
     def min_s(self, num_matrices: int, task: AllocationTask) -> float:
@@ -100,6 +101,7 @@ class ServiceTimeEstimate:
         It is f * ceil(n / MAX_LANES) + (1 - f) * n, with the fraction f of the work for one matrix
         that is done once for each batch.
         """
+        # -(-n // L) is ceil(n / L), the number of batches.
         return (
             self._fixed_share * -(-num_matrices // MAX_LANES)
             + (1 - self._fixed_share) * num_matrices
@@ -210,13 +212,13 @@ class SearchKind(NamedTuple):
     Attributes:
         objective: objective of the matrices.
         task_kind: kind of the task (``AllocationTask.kind``): classes, conditions, solver.
-        decade: rounded decimal logarithm of the requested gap.
+        gap_decade: rounded decimal logarithm of the requested gap.
         is_warm: whether the search is warm-started.
     """
 
     objective: str
     task_kind: tuple[Any, ...]
-    decade: int
+    gap_decade: int
     is_warm: bool
 
     @classmethod
@@ -228,5 +230,6 @@ class SearchKind(NamedTuple):
             gap: target of the certified gap.
             is_warm: whether the search is warm-started.
         """
-        decade = round(math.log10(max(gap, 1e-12)))
-        return cls(task.objective, task.kind, decade, is_warm)
+        # Gaps below 1e-12 count as 1e-12.
+        gap_decade = round(math.log10(max(gap, 1e-12)))
+        return cls(task.objective, task.kind, gap_decade, is_warm)

@@ -85,7 +85,7 @@ def solve_steps(
     problem: Problem,
     solver: str,
     model: Starter | None,
-    engine: SuccessivePdhg,
+    pdhg_solver: SuccessivePdhg,
     gap: float,
     deadline: Deadline,
     start: SolveState | None,
@@ -98,7 +98,7 @@ def solve_steps(
         problem: B matrices.
         solver: requested solver: auto, model, model-pdhg or pdhg.
         model: model of the service; None for none.
-        engine: PDHG of the network with its warm-start state.
+        pdhg_solver: PDHG of the network with its warm-start state.
         gap: target of the certified gap.
         deadline: time limit; afterwards the incumbent is returned.
         start: state of an earlier run of the same request, used instead of the model; None for
@@ -120,23 +120,23 @@ def solve_steps(
         if start is None or solver == MODEL:
             start = SolveState(*model.start(problem), is_predicted=True)
         if solver == MODEL:
-            # Model alone: one projection without iterations. It bypasses `engine`, so that the
-            # warm-start state of the network, nearer to the optimum, stays. Prices of earlier
+            # Model alone: one projection without iterations. It bypasses the PDHG
+            # solver, whose warm-start state, nearer to the optimum, thus stays. Prices of earlier
             # matrices may prove a tighter bound than those of the model.
             result = yield from pipeline.solving(
                 problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start
             )
-            return engine.tightened(problem, result, gap), MODEL
-        result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
+            return pdhg_solver.tightened(problem, result, gap), MODEL
+        result = yield from pdhg_solver.solving(problem, gap=gap, deadline=deadline, start=start)
         return result, MODEL_PDHG
     # PDHG; auto passes the model to the solver, which decides whether it uses it.
-    recorder = None
+    recording_model = None
     if solver == AUTO and prefer_model and model is not None and helps(model, problem):
-        recorder = _RecordingStarter(model)
-    result = yield from engine.solving(
-        problem, gap=gap, deadline=deadline, starter=recorder, start=start
+        recording_model = _RecordingStarter(model)
+    result = yield from pdhg_solver.solving(
+        problem, gap=gap, deadline=deadline, starter=recording_model, start=start
     )
-    return result, MODEL_PDHG if recorder is not None and recorder.was_used else PDHG
+    return result, MODEL_PDHG if recording_model is not None and recording_model.was_used else PDHG
 
 
 def model_supports(problem: Problem, model: Starter | None) -> bool:

@@ -105,16 +105,17 @@ class Store:
             ServiceError: the folder cannot be read.
         """
         try:
-            files = os.listdir(self._folder)
+            file_names = os.listdir(self._folder)
         except OSError as error:
             raise self._unavailable(error) from None
-        # Registrations are the files NAME.json, without those of link changes and hidden files.
+        # Registrations are the files NAME.json, without those of link changes and hidden files; the
+        # five characters of the suffix are cut off.
         return sorted(
-            name[:-5]
-            for name in files
-            if name.endswith(".json")
-            and not name.endswith(_LINKS_SUFFIX)
-            and not name.startswith(".")
+            file_name[:-5]
+            for file_name in file_names
+            if file_name.endswith(".json")
+            and not file_name.endswith(_LINKS_SUFFIX)
+            and not file_name.startswith(".")
         )
 
     def version(self, name: str) -> Version:
@@ -129,14 +130,19 @@ class Store:
         now = time.monotonic()
         must_open = now - self._opened_at.get(name, -math.inf) >= _OPEN_INTERVAL_S
         try:
-            network = _fingerprint(self._network_file(name), must_open=must_open)
-            version = Version(network, _fingerprint(self._links_file(name), must_open=must_open))
+            registration_fingerprint = _fingerprint(
+                self._registration_file(name), must_open=must_open
+            )
+            version = Version(
+                registration_fingerprint, _fingerprint(self._links_file(name), must_open=must_open)
+            )
         except OSError as error:
             raise unreadable(name, error) from None
         if version.network:
             if must_open:
                 self._opened_at[name] = now
             return version
+        # Without its file the network is unknown, unless the whole folder is missing.
         self._opened_at.pop(name, None)
         if not self._folder.is_dir():
             raise self._unavailable(FileNotFoundError(errno.ENOENT, "it does not exist"))
@@ -155,14 +161,14 @@ class Store:
         """
         try:
             # The generation is used in file names, so that only an identifier is accepted.
-            stored = _read_object(self._network_file(name))
-            generation = stored["generation"]
+            registration = _read_json_object(self._registration_file(name))
+            generation = registration["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION_PATTERN, generation):
                 raise ValueError(
                     f"generation {str(generation)[:80]!r} is not 32 hexadecimal digits"
                 )
             links, paths_version = self._read_links(name, generation)
-            return StoredNetwork(stored["network"], links, generation, paths_version)
+            return StoredNetwork(registration["network"], links, generation, paths_version)
         except FileNotFoundError:
             raise not_found(name, self.names()) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -188,13 +194,13 @@ class Store:
             ValueError, LookupError, TypeError, OSError: damaged or unreadable file.
         """
         try:
-            links = _read_object(self._links_file(name))
+            links_object = _read_json_object(self._links_file(name))
         except FileNotFoundError:
             return {}, 0
-        if links["generation"] != generation:
+        if links_object["generation"] != generation:
             return {}, 0
-        changes = links["links"]
-        paths_version = links.get("paths", 0)
+        changes = links_object["links"]
+        paths_version = links_object.get("paths", 0)
         if not isinstance(changes, dict) or not all(
             isinstance(change, dict) for change in changes.values()
         ):
@@ -216,25 +222,25 @@ class Store:
         Raises:
             ServiceError: the path of the network's file is not a regular file.
         """
-        with self._locked():
-            is_new = not self._network_file(name).exists()
+        with self._hold_lock():
+            is_new = not self._registration_file(name).exists()
             # Keep a network with the same settings; replace a damaged one, which `read` refuses.
             with contextlib.suppress(ServiceError):
                 if not is_new and self.read(name).network == network:
                     return False
             contents: dict[Path, dict[str, Any]] = {
-                self._network_file(name): {"generation": uuid.uuid4().hex, "network": network},
+                self._registration_file(name): {"generation": uuid.uuid4().hex, "network": network},
                 # Write it even without link changes, since file systems cache missing files.
                 self._links_file(name): {"generation": "", "links": {}},
             }
             try:
-                _write_objects(contents)
+                _write_json_objects(contents)
             except IsADirectoryError as error:
                 raise unreadable(name, error) from None
         return is_new
 
     def change_links(
-        self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]
+        self, name: str, changes: dict[str, dict[str, Any]], expected_settings: dict[str, Any]
     ) -> None:
         """Merge link changes into the stored ones.
 
@@ -242,19 +248,20 @@ class Store:
             name: name of the network.
             changes: link index -> change ``{"capacity": Gbit/s, "up": bool}``; either key may be
                 missing.
-            network: settings to which the link indices belong; if the stored ones differ, the name
-                was registered again.
+            expected_settings: settings to which the link indices belong; if the stored ones
+                differ, the name was registered again.
 
         Raises:
             ServiceError: the network was deleted or replaced.
         """
-        with self._locked():
-            stored, links, generation, paths_version = self.read(name)
-            if stored != network:
+        with self._hold_lock():
+            stored_settings, links, generation, paths_version = self.read(name)
+            # The link indices are those of the settings that the caller has read.
+            if stored_settings != expected_settings:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write_objects(
+            _write_json_objects(
                 {
                     self._links_file(name): {
                         "generation": generation,
@@ -285,20 +292,21 @@ class Store:
         Raises:
             ServiceError: the network was deleted or replaced.
         """
-        with self._locked():
-            stored = self.read(name)
-            if stored.generation != generation:
+        with self._hold_lock():
+            stored_network = self.read(name)
+            if stored_network.generation != generation:
                 raise replaced(name)
-            if stored.paths_version != expected_version:
+            if stored_network.paths_version != expected_version:
                 return False
+            # Write the path set first: the new version in the links file tells others to load it.
             self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
             save_paths(self.paths_file(name, generation), paths)
             links = {
                 "generation": generation,
-                "links": stored.links,
-                "paths": stored.paths_version + 1,
+                "links": stored_network.links,
+                "paths": stored_network.paths_version + 1,
             }
-            _write_objects({self._links_file(name): links})
+            _write_json_objects({self._links_file(name): links})
         return True
 
     def delete(self, name: str) -> None:
@@ -307,23 +315,23 @@ class Store:
         Raises:
             ServiceError: unknown network, or its path is not a regular file.
         """
-        with self._locked():
+        with self._hold_lock():
             try:
-                self._network_file(name).unlink()
+                self._registration_file(name).unlink()
                 self._links_file(name).unlink(missing_ok=True)
             except FileNotFoundError:
                 raise not_found(name, self.names()) from None
             except IsADirectoryError as error:
                 raise unreadable(name, error) from None
-            for folder in (_MEASURED_SUFFIX, _PATHS_SUFFIX):
-                shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
+            for suffix in (_MEASURED_SUFFIX, _PATHS_SUFFIX):
+                shutil.rmtree(self._folder / f"{name}{suffix}", ignore_errors=True)
 
     def measured_folder(self, name: str, generation: str) -> Path:
         """Return the folder of a registration's measured matrices, which need not exist."""
         return self._folder / f"{name}{_MEASURED_SUFFIX}" / generation
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the lock file while the block runs; it serialises the writers of all processes.
 
         Raises:
@@ -331,7 +339,7 @@ class Store:
         """
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         try:
-            lock = os.open(
+            lock_descriptor = os.open(
                 self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, _PRIVATE_MODE
             )
         except OSError as error:
@@ -340,18 +348,18 @@ class Store:
         try:
             while True:
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        message = "another process holds the lock of the state folder"
+                        message = "another process holds the lock of the state folder; retry"
                         raise ServiceError(503, LOCKED, message, _LOCK_PATIENCE_S) from None
                     time.sleep(_LOCK_PATIENCE_S / 100)
             yield
         finally:
-            os.close(lock)
+            os.close(lock_descriptor)
 
-    def _network_file(self, name: str) -> Path:
+    def _registration_file(self, name: str) -> Path:
         """Return the file of a registration; raise ServiceError for an invalid name."""
         if not re.fullmatch(NAME_PATTERN, name) or name.endswith(
             (".links", _MEASURED_SUFFIX, _PATHS_SUFFIX)
@@ -367,7 +375,7 @@ class Store:
         return self._folder / f"{name}{_LINKS_SUFFIX}"
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def _read_json_object(file: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:
@@ -382,7 +390,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     return content
 
 
-def _write_objects(contents: dict[Path, dict[str, Any]]) -> None:
+def _write_json_objects(contents: dict[Path, dict[str, Any]]) -> None:
     """Write JSON objects to their files atomically: all files or none, even on a full disk."""
     with atomic_files(contents, mode=_PRIVATE_MODE) as temporaries:
         for temporary, content in zip(temporaries, contents.values(), strict=True):

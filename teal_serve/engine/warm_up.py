@@ -48,7 +48,7 @@ _ITERATIONS = 8
 # Gap of requests that name none.
 _DEFAULT_GAP = 1e-2
 # Errors of requests with options that exclude each other.
-_REFUSALS = ServiceError, InputError, ValidationError
+_REFUSAL_ERRORS = ServiceError, InputError, ValidationError
 # Objectives with separate kernels in the fused engine, by precision.
 _OBJECTIVES_BY_DTYPE = {
     torch.float32: (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION),
@@ -76,7 +76,7 @@ def warm_up_requests() -> None:
     class_rows.warm_up_kernels()
     rate_cuts.warm_up_kernels()
     # Kernels that are selected by the options of a request.
-    triangle = _Triangle()
+    triangle = _ThreeNodeNetwork()
     for kind in allocation_kinds():
         if kind.has_distinct_kernels:
             triangle.solve(kind)
@@ -89,7 +89,7 @@ def warm_up_service() -> None:
     """
     # Every kind of request, and every engine on every problem.
     warm_up_requests()
-    triangle = _Triangle()
+    triangle = _ThreeNodeNetwork()
     for kind in allocation_kinds():
         triangle.solve(kind)
         if kind.has_distinct_problem:
@@ -104,7 +104,7 @@ def warm_up_service() -> None:
     warm_up_parts()
 
 
-class _Triangle:
+class _ThreeNodeNetwork:
     """Network of three nodes with the data that any option of a request needs."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _Triangle:
         self._rates: FloatArray = np.linspace(0.5, 3.0, paths.num_demands)[None]
         first_paths = paths.mask & (np.arange(paths.num_paths) == 0)
         # (D, K) installed splits: all demand on the first path.
-        self._previous = first_paths.astype(np.float64)
+        self._installed_splits = first_paths.astype(np.float64)
         # Built-in model for warm starts, if it is installed.
         self._starter: Starter | None = None
         with contextlib.suppress(InputError):
@@ -150,14 +150,14 @@ class _Triangle:
             job = Job(rates, task, gap, time.perf_counter() + _SOLVE_DEADLINE_S)
             rows = slice(0, kind.num_matrices)
             for _ in ("cold", "warm"):
-                solved = self._network_state.solve(job, self._starter)
+                batch_result = self._network_state.solve(job, self._starter)
                 answer = self._network_state.answer(
-                    solved, rows, gap, options.entries, 0.0, options.classes
+                    batch_result, rows, gap, options.entries, 0.0, options.classes
                 )
                 if options.prove:
                     check_provable(task, kind.num_matrices)
                     build_proof(answer, self._network_state, task, rates)
-        except _REFUSALS:
+        except _REFUSAL_ERRORS:
             return False
         return True
 
@@ -166,7 +166,7 @@ class _Triangle:
 
         Nothing is run if the service refuses such requests.
         """
-        with contextlib.suppress(*_REFUSALS):
+        with contextlib.suppress(*_REFUSAL_ERRORS):
             options, task, rates = self._request(kind)
             problem = self._network_state.problem(task, rates)
             for engine in ENGINES:
@@ -181,7 +181,9 @@ class _Triangle:
         """
         rates = np.tile(self._rates, (kind.num_matrices, kind.num_classes))
         options = AllocationRequest.model_validate({**kind.options, "rates": rates.tolist()})
-        previous = np.tile(self._previous, (kind.num_classes, 1)) if kind.needs_previous else None
+        previous = (
+            np.tile(self._installed_splits, (kind.num_classes, 1)) if kind.needs_previous else None
+        )
         return options, self._network_state.resolve_request(options, self._spec, previous), rates
 
 

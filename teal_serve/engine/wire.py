@@ -62,27 +62,40 @@ def named_allocations(
     topology = network_state.topology
     classes = options.classes
     # (D,) demands of rate 0 that the request lists, and names of the ends of each link.
-    is_listed = _listed_zero_demands(options, topology)
+    is_listed_zero = _listed_zero_demands(options, topology)
     names = topology.node_names
-    ends = [
+    link_ends = [
         (names[s], names[t])
         for s, t in zip(topology.link_source, topology.link_target, strict=True)
     ]
-    for b, row in enumerate(rates):
+    for matrix_index, matrix_rates in enumerate(rates):
         # (D,) carried rates: rate times the served fraction.
-        admitted = row * np.minimum(1.0, answer.splits[b].sum(-1, dtype=np.float64))
+        carried_rates = matrix_rates * np.minimum(
+            1.0, answer.splits[matrix_index].sum(-1, dtype=np.float64)
+        )
         yield {
-            **{figure: plain(getattr(answer, figure)[b]) for figure in METRICS},
-            "status": answer.status[b],
-            **answer.further_figures(b),
-            "shed": max(0.0, float(row.sum() - admitted.sum())),
+            **{figure: plain(getattr(answer, figure)[matrix_index]) for figure in METRICS},
+            "status": answer.status[matrix_index],
+            **answer.further_figures(matrix_index),
+            "shed": max(0.0, float(matrix_rates.sum() - carried_rates.sum())),
             "demands": _named_demands(
-                answer, network_state, b, row, admitted, classes, (row > 0) | is_listed
+                answer,
+                network_state,
+                matrix_index,
+                matrix_rates,
+                carried_rates,
+                classes,
+                (matrix_rates > 0) | is_listed_zero,
             ),
             "utilisation": [
-                {"link": e, "source": source, "target": target, "utilisation": plain(utilisation)}
-                for e, ((source, target), utilisation) in enumerate(
-                    zip(ends, answer.utilisation[b].tolist(), strict=True)
+                {
+                    "link": link_index,
+                    "source": source,
+                    "target": target,
+                    "utilisation": plain(utilisation),
+                }
+                for link_index, ((source, target), utilisation) in enumerate(
+                    zip(link_ends, answer.utilisation[matrix_index].tolist(), strict=True)
                 )
             ],
         }
@@ -93,47 +106,47 @@ def _named_demands(
     network_state: NetworkState,
     matrix_index: int,
     rates: FloatArray,
-    admitted: FloatArray,
+    carried_rates: FloatArray,
     classes: Sequence[str],
-    is_listed: BoolArray,
+    is_written: BoolArray,
 ) -> Iterator[dict[str, Any]]:
     """Yield demands of one matrix with their paths, by names of nodes, as dictionaries for JSON.
 
-    The fields are those of ``responses.DemandAnswer``. Demand d is pair ``d % num_pairs`` of class
-    ``d // num_pairs``.
+    The fields are those of ``responses.DemandAnswer``. Demand ``demand_index`` is pair
+    ``demand_index % num_pairs`` of class ``demand_index // num_pairs``.
 
     Args:
         answer: answer to the B matrices.
         network_state: network of the request.
         matrix_index: index of the matrix in the answer.
         rates: (D,) requested rate of each demand, Gbit/s.
-        admitted: (D,) carried rate of each demand, Gbit/s.
+        carried_rates: (D,) carried rate of each demand, Gbit/s.
         classes: names of the classes; empty without classes.
-        is_listed: (D,) whether to yield a demand.
+        is_written: (D,) whether to yield a demand.
     """
     names = network_state.topology.node_names
     num_pairs = network_state.paths.num_demands
-    for d in np.flatnonzero(is_listed).tolist():
+    for demand_index in np.flatnonzero(is_written).tolist():
         # Paths with traffic: nodes, links, and split or integer weight.
         paths = []
-        demand_splits = answer.splits[matrix_index, d]
-        for k in np.flatnonzero(demand_splits).tolist():
-            nodes, links = network_state.route(d % num_pairs, k)
+        demand_splits = answer.splits[matrix_index, demand_index]
+        for path_index in np.flatnonzero(demand_splits).tolist():
+            nodes, links = network_state.route(demand_index % num_pairs, path_index)
             path_share: dict[str, Any] = {"nodes": nodes, "links": links}
             if answer.weights is None:
-                path_share["split"] = float(demand_splits[k])
+                path_share["split"] = float(demand_splits[path_index])
             else:
-                path_share["weight"] = int(answer.weights[matrix_index, d, k])
+                path_share["weight"] = int(answer.weights[matrix_index, demand_index, path_index])
             paths.append(path_share)
         # Names of source, target and class.
-        source, target = network_state.paths.pairs[d % num_pairs]
-        class_field = {"class": classes[d // num_pairs]} if classes else {}
+        source, target = network_state.paths.pairs[demand_index % num_pairs]
+        class_field = {"class": classes[demand_index // num_pairs]} if classes else {}
         ends = {"source": names[source], "target": names[target]}
         yield {
             **ends,
             **class_field,
-            "demand": float(rates[d]),
-            "admitted": float(admitted[d]),
+            "demand": float(rates[demand_index]),
+            "admitted": float(carried_rates[demand_index]),
             "paths": paths,
         }
 
@@ -154,18 +167,23 @@ def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> Flo
     num_nodes = network_state.topology.num_nodes
     splits = np.zeros((network_state.paths.num_demands, network_state.paths.num_paths))
     for demand in allocation["demands"]:
-        d = pair_index(node_index[demand["source"]], node_index[demand["target"]], num_nodes)
+        demand_index = pair_index(
+            node_index[demand["source"]], node_index[demand["target"]], num_nodes
+        )
         for path in demand["paths"]:
             # Find the path by its links; each path of a demand is listed once.
             path_indices = (
-                k
-                for k in np.flatnonzero(network_state.paths.mask[d]).tolist()
-                if network_state.route(d, k)[1] == path["links"]
+                path_index
+                for path_index in np.flatnonzero(network_state.paths.mask[demand_index]).tolist()
+                if network_state.route(demand_index, path_index)[1] == path["links"]
             )
-            splits[d, next(path_indices)] = path["split"] if "split" in path else path["weight"]
+            splits[demand_index, next(path_indices)] = (
+                path["split"] if "split" in path else path["weight"]
+            )
+        # Scale integer weights so that they sum to the served fraction of the demand.
         if any("weight" in path for path in demand["paths"]):
             admitted_share = demand["admitted"] / demand["demand"] if demand["demand"] > 0 else 1.0
-            splits[d] *= admitted_share / splits[d].sum()
+            splits[demand_index] *= admitted_share / splits[demand_index].sum()
     return splits
 
 
@@ -183,9 +201,10 @@ def _listed_zero_demands(options: Options, topology: Topology) -> BoolArray:
     target = [demand.target for demand in zero_demands]
     class_names = [demand.of_class for demand in zero_demands]
     # Mark the listed demands by a rate of 1 in a matrix of their own.
-    ones = np.ones(len(zero_demands))
+    unit_rates = np.ones(len(zero_demands))
     return np.asarray(
-        from_triples(source, target, ones, None, topology, class_names, options.classes)[0] > 0
+        from_triples(source, target, unit_rates, None, topology, class_names, options.classes)[0]
+        > 0
     )
 
 
@@ -236,7 +255,7 @@ def read_rates(
         ServiceError: invalid rates.
     """
     if isinstance(options, AllocationRequest):
-        return None if options.wanted == "next" else _rates(options, topology)
+        return None if options.wanted == "next" else _rates_of_json(options, topology)
     return from_arrow(request.body, topology, options.classes)
 
 
@@ -289,7 +308,9 @@ def read_measurements(
     if isinstance(options, MeasurementRequest):
         counters = options.counters
         rates = (
-            None if options.demands is None and options.rates is None else _rates(options, topology)
+            None
+            if options.demands is None and options.rates is None
+            else _rates_of_json(options, topology)
         )
     else:
         rates = from_arrow(request.body, topology)
@@ -303,7 +324,7 @@ def read_measurements(
         raise invalid_request("interval_s: missing; several matrices need the seconds between them")
     first_time = options.time.timestamp()
     if not 0 <= first_time < 2**32:
-        raise invalid_request("time: not in the years 1970 to 2106")
+        raise invalid_request("time: not in the years 1970 to 2106; send a time in these years")
     times: list[np.datetime64] = [
         np.datetime64(int(first_time) + row * options.interval_s, "s")
         for row in range(num_matrices)
@@ -340,7 +361,9 @@ def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> 
     return splits / np.maximum(1, splits.sum(1, keepdims=True))
 
 
-def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) -> FloatArray:
+def _rates_of_json(
+    request: AllocationRequest | MeasurementRequest, topology: Topology
+) -> FloatArray:
     """Return the rates (B, D) of a JSON body in Gbit/s, from lists of rates or demands by name.
 
     Raises:
@@ -349,7 +372,10 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
     classes = request.classes if isinstance(request, AllocationRequest) else []
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
-            raise invalid_request("rates: no matrix, or lists that are not all of one length")
+            raise invalid_request(
+                "rates: no matrix, or lists that are not all of one length; send a list of rates "
+                "for each matrix"
+            )
         return check_rates(
             in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes)
         )
@@ -469,10 +495,10 @@ def encode_json(fields: dict[str, Any]) -> str:
 def _encode_list(values: Iterator[Any]) -> str:
     """Encode a JSON list in chunks of ``_ENCODE_CHUNK`` values."""
     # Encoded chunks without their brackets.
-    parts = []
-    while part := list(itertools.islice(values, _ENCODE_CHUNK)):
-        parts.append(json.dumps(part, allow_nan=False)[1:-1])
-    return "[" + ", ".join(parts) + "]"
+    encoded_chunks = []
+    while chunk := list(itertools.islice(values, _ENCODE_CHUNK)):
+        encoded_chunks.append(json.dumps(chunk, allow_nan=False)[1:-1])
+    return "[" + ", ".join(encoded_chunks) + "]"
 
 
 def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
@@ -486,6 +512,7 @@ def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
     if "splits" in allocation:
         return np.array(allocation["splits"], np.float64)
     weights = np.array(allocation["weights"], np.float64)
+    # The sum of the weights counts as 1 for a demand without weights.
     return (
         weights
         / np.maximum(1, weights.sum(1, keepdims=True))
@@ -502,16 +529,16 @@ def _dense_allocations(answer: Answer) -> list[dict[str, Any]]:
     name, path_values = answer.splits_or_weights
     return [
         {
-            **{figure: plain(getattr(answer, figure)[b]) for figure in METRICS},
-            "status": answer.status[b],
-            **answer.further_figures(b),
-            "utilisation": [plain(u) for u in answer.utilisation[b]],
-            name: path_values[b].tolist(),
+            **{figure: plain(getattr(answer, figure)[matrix_index]) for figure in METRICS},
+            "status": answer.status[matrix_index],
+            **answer.further_figures(matrix_index),
+            "utilisation": [plain(u) for u in answer.utilisation[matrix_index]],
+            name: path_values[matrix_index].tolist(),
             **(
                 {}
                 if answer.weights is None
-                else {"admitted_share": answer.admitted_share[b].tolist()}
+                else {"admitted_share": answer.admitted_share[matrix_index].tolist()}
             ),
         }
-        for b in range(len(path_values))
+        for matrix_index in range(len(path_values))
     ]

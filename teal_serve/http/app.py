@@ -48,15 +48,15 @@ ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry(
 )
 
 
-def _asset(name: str) -> Callable[[], str]:
+def _asset_reader(name: str) -> Callable[[], str]:
     """Return a function that returns the text of a file of the web page."""
     return lambda: (_ASSETS / name).read_text(encoding="utf-8")
 
 
 # Files of the web page: media type and reader, by name.
 _ASSET_FILES = {
-    "page.css": ("text/css", _asset("page.css")),
-    "page.js": ("text/javascript", _asset("page.js")),
+    "page.css": ("text/css", _asset_reader("page.css")),
+    "page.js": ("text/javascript", _asset_reader("page.js")),
     "network_map.js": ("text/javascript", network_map_js),
     "plotly.js": ("text/javascript", plotly_js),
 }
@@ -65,6 +65,7 @@ _ASSET_FILES = {
 @functools.cache
 def _gzipped_asset(name: str) -> bytes:
     """Return a file of the web page compressed by gzip; cached."""
+    # Read the text by the reader of the file, and compress it at level 6, the default of zlib.
     return gzip.compress(_ASSET_FILES[name][1]().encode(), 6)
 
 
@@ -86,6 +87,7 @@ def add_page(app: FastAPI) -> None:
             raise HTTPException(404, "no such file")
         body = await asyncio.to_thread(_gzipped_asset, name)
         headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=600"}
+        # The cached file is compressed: decompress it for a client without gzip.
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
         else:
@@ -100,27 +102,28 @@ class Service:
 
     Args:
         api: FastAPI application with routes and OpenAPI description.
-        first: route that is matched first, outside of FastAPI.
+        allocation_route: route that is matched first, outside of FastAPI.
         guard: checks, limits and log of every request.
     """
 
-    def __init__(self, api: FastAPI, first: Route, guard: RequestGuard) -> None:
+    def __init__(self, api: FastAPI, allocation_route: Route, guard: RequestGuard) -> None:
         self._api = api
-        self._fast_route = first
-        self._endpoint = request_response(first.endpoint)
-        self._fast_app = GuardedApp(self._answer_fast, guard)
+        self._allocation_route = allocation_route
+        self._endpoint = request_response(allocation_route.endpoint)
+        self._allocation_app = GuardedApp(self._answer_allocation, guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request (ASGI entry point)."""
         app: ASGIApp = self._api
         # Allocation requests bypass FastAPI, which is slower.
-        if scope["type"] == "http" and self._fast_route.matches(scope)[0] is Match.FULL:
-            app = self._fast_app
+        if scope["type"] == "http" and self._allocation_route.matches(scope)[0] is Match.FULL:
+            app = self._allocation_app
         await app(scope, receive, send)
 
-    async def _answer_fast(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_allocation(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request by the faster route, with the exception handlers of the application."""
-        scope.update(self._fast_route.matches(scope)[1], route=self._fast_route)
+        # Set path parameters, route and handlers, as the router of Starlette would.
+        scope.update(self._allocation_route.matches(scope)[1], route=self._allocation_route)
         scope["starlette.exception_handlers"] = (self._api.exception_handlers, {})
         await self._endpoint(scope, receive, send)
 
@@ -170,7 +173,7 @@ def make_app(
     app.include_router(api_routes.router)
     for name in ROUTES.names():
         app.include_router(ROUTES[name](backend))
-    _describe(app, needs_token=bool(tokens))
+    _complete_openapi(app, needs_token=bool(tokens))
     add_page(app)
     guard = RequestGuard(metrics, max_bytes, tuple(tokens), tuple(hosts))
     app.add_middleware(GuardedApp, guard=guard)
@@ -190,19 +193,22 @@ def _add_exception_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """
 
     @app.exception_handler(ServiceError)
-    async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
+    async def respond_to_api_error(_: Request, error: ServiceError) -> JSONResponse:
         """Respond to an error of the API."""
         return fault_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def respond_to_bad_parameter(_: Request, error: RequestValidationError) -> JSONResponse:
         """Respond to a parameter that FastAPI refuses with the first fault, as status 422."""
-        first = error.errors()[0]
-        location = ".".join(str(part) for part in first["loc"])
-        return fault_response(ServiceError(422, "invalid_request", f"{location}: {first['msg']}"))
+        # Parts of the location, such as query.after, name the parameter.
+        first_fault = error.errors()[0]
+        location = ".".join(str(part) for part in first_fault["loc"])
+        return fault_response(
+            ServiceError(422, "invalid_request", f"{location}: {first_fault['msg']}")
+        )
 
     @app.exception_handler(HTTPException)
-    async def other_fault(request: Request, error: HTTPException) -> JSONResponse:
+    async def respond_to_http_error(request: Request, error: HTTPException) -> JSONResponse:
         """Respond to an error of Starlette; list the allowed methods with status 405."""
         response = fault_response(ServiceError(error.status_code, "http", str(error.detail)))
         if error.status_code == 405:
@@ -225,10 +231,11 @@ def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> list[str]
     methods = {
         method for route in matching_routes for method in getattr(route, "methods", None) or ()
     }
+    # The guard answers HEAD wherever GET is allowed.
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
-def _describe(app: FastAPI, *, needs_token: bool) -> None:
+def _complete_openapi(app: FastAPI, *, needs_token: bool) -> None:
     """Complete the OpenAPI description of the application.
 
     Adds the models of request bodies that routes parse themselves, and marks the token as optional

@@ -117,6 +117,7 @@ class Metrics:
 
     def set_queue_lengths(self, num_requests: dict[str, int]) -> None:
         """Set the number of queued requests, by network."""
+        # Drop the series of networks that are no longer registered.
         self.queued.clear()
         for network, num_queued in num_requests.items():
             self.queued.labels(network).set(num_queued)
@@ -154,6 +155,7 @@ class Metrics:
         self.queue.observe(summary["queue_ms"] / 1e3)
         self.solve.observe(summary["solve_ms"] / 1e3)
         self.batch.observe(summary["batch"])
+        # Figures that this allocation does not have are omitted.
         if summary["gap"] is not None:
             self.gap.observe(summary["gap"])
         if summary.get("limit") is not None:

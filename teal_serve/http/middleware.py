@@ -40,7 +40,7 @@ MAX_JSON_BYTES = 4 << 20
 # Memory limit for the bodies of all requests, as a number of bodies of maximum size.
 _MAX_OPEN_BODIES = 8
 # Maximum digits of a Content-Length; Python refuses to parse very long numbers.
-_MAX_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18
 # Query parameters that are logged; others may contain secrets.
 _LOGGED_PARAMETERS = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}
 # Maximum characters of the query in the log.
@@ -116,7 +116,7 @@ class RequestGuard:
         self._max_bytes = max_bytes
         self.routes: Sequence[BaseRoute] = ()
         # Bytes of request bodies in memory, by client.
-        self._open_bytes: Counter[str] = Counter()
+        self._body_bytes_by_client: Counter[str] = Counter()
         self._tokens = [token.encode() for token in tokens]
         self._hosts = {host.strip("[]").lower() for host in hosts}
 
@@ -157,7 +157,7 @@ class RequestGuard:
 
                 def reserve(size: int) -> None:
                     """Reserve memory for a received part of the body."""
-                    exchange.reserved_bytes += self._reserve(exchange.client, size)
+                    exchange.reserved_bytes += self._reserve_memory(exchange.client, size)
 
                 receive = _ReplayedBody(await _read_body(receive, reserve), receive)
             await app(scope, receive, exchange.send)
@@ -177,17 +177,17 @@ class RequestGuard:
 
     def _finish(self, exchange: _Exchange, scope: Scope) -> None:
         """Release the memory of a finished request's body; record it in metrics and log."""
-        self._release(exchange.client, exchange.reserved_bytes)
+        self._release_memory(exchange.client, exchange.reserved_bytes)
         self._metrics.open.dec()
         seconds = time.perf_counter() - exchange.begin_time
-        route = self._route(scope)
+        route = self._route_template(scope)
         self._metrics.requests.labels(route, exchange.status).inc()
         self._metrics.latency.labels(route).observe(seconds)
         if LOG.isEnabledFor(logging.INFO):
             entry = {**_log_entry(scope, exchange.method, route), "status": exchange.status}
             LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
 
-    def _route(self, scope: Scope) -> str:
+    def _route_template(self, scope: Scope) -> str:
         """Return the path template of the request's route, "other" without a route.
 
         Metrics are labelled by templates, since paths with network names are unlimited.
@@ -199,34 +199,38 @@ class RequestGuard:
                     return str(getattr(route, "path", "other"))
         return str(getattr(scope.get("route"), "path", "other"))
 
-    def _reserve(self, client: str, size: int) -> int:
+    def _reserve_memory(self, client: str, part_bytes: int) -> int:
         """Reserve memory for a received part of a body; return its size.
 
         One client gets at most half of the memory for all bodies.
 
         Args:
             client: client of the request.
-            size: bytes of the part.
+            part_bytes: bytes of the part.
 
         Raises:
             ServiceError: the limit is reached.
         """
-        limit = _MAX_OPEN_BODIES * self._max_bytes
-        if self._open_bytes.total() + size > limit or self._open_bytes[client] + size > limit // 2:
+        # Bytes that the bodies of all requests may take.
+        memory_limit = _MAX_OPEN_BODIES * self._max_bytes
+        if (
+            self._body_bytes_by_client.total() + part_bytes > memory_limit
+            or self._body_bytes_by_client[client] + part_bytes > memory_limit // 2
+        ):
             raise overloaded()
-        self._open_bytes[client] += size
-        return size
+        self._body_bytes_by_client[client] += part_bytes
+        return part_bytes
 
-    def _release(self, client: str, size: int) -> None:
+    def _release_memory(self, client: str, size: int) -> None:
         """Release the memory of a request's body.
 
         Args:
             client: client of the request.
             size: reserved bytes.
         """
-        self._open_bytes[client] -= size
-        if self._open_bytes[client] <= 0:
-            del self._open_bytes[client]
+        self._body_bytes_by_client[client] -= size
+        if self._body_bytes_by_client[client] <= 0:
+            del self._body_bytes_by_client[client]
 
     def _check_head(self, scope: Scope, state: dict[str, Any]) -> None:
         """Check request line and headers before the body is read.
@@ -239,7 +243,7 @@ class RequestGuard:
             ServiceError: the request is refused.
         """
         state["client"] = str((scope.get("client") or ("",))[0])
-        headers = _single_headers(scope)
+        headers = _headers_by_name(scope)
         self._check_origin(scope, headers)
         self._authenticate(scope, headers, state)
         if scope["method"] in _METHODS_WITH_BODY:
@@ -271,7 +275,7 @@ class RequestGuard:
         if (
             origin is not None
             and not self._tokens
-            and not _is_same_site(origin.decode("latin-1"), host)
+            and not _is_same_origin(origin.decode("latin-1"), host)
         ):
             raise ServiceError(
                 403,
@@ -295,6 +299,7 @@ class RequestGuard:
         """
         is_protected = scope["path"].startswith(("/v1/", "/metrics"))
         if self._tokens and is_protected:
+            # Compare the secret with every token in constant time, which reveals nothing of it.
             scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
             token_indices = [
                 index
@@ -344,7 +349,7 @@ class RequestGuard:
         if not content_length.isdigit():
             raise ServiceError(411, "length_required", "missing or invalid Content-Length")
         max_bytes = min(self._max_bytes, MAX_JSON_BYTES) if body_type == JSON else self._max_bytes
-        if len(content_length) > _MAX_DIGITS or int(content_length) > max_bytes:
+        if len(content_length) > _MAX_LENGTH_DIGITS or int(content_length) > max_bytes:
             raise ServiceError(
                 413,
                 "too_large",
@@ -370,7 +375,7 @@ class GuardedApp:
         await self._guard.handle(self._app, scope, receive, send)
 
 
-def _single_headers(scope: Scope) -> dict[bytes, bytes]:
+def _headers_by_name(scope: Scope) -> dict[bytes, bytes]:
     """Return the headers by name; the last value of repeated headers.
 
     Raises:
@@ -385,7 +390,7 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-def _is_same_site(origin: str, host: str) -> bool:
+def _is_same_origin(origin: str, host: str) -> bool:
     """Return whether an Origin header has the host name and port of a Host header.
 
     Args:
@@ -450,7 +455,7 @@ def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
         "method": method,
         "route": route,
         "network": scope.get("path_params", {}).get("name", ""),
-        "query": _query(scope),
+        "query": _logged_query(scope),
     }
     # The handler of allocations sets the deadline.
     if "deadline_ms" in scope.get("teal", {}):
@@ -458,7 +463,7 @@ def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
     return entry
 
 
-def _query(scope: Scope) -> str:
+def _logged_query(scope: Scope) -> str:
     """Return the query string for the log: known parameters only, cut to a maximum length."""
     parameters = parse_qsl(
         scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
@@ -489,6 +494,7 @@ async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
             ) from None
         if message["type"] == "http.disconnect":
             raise ServiceError(400, "disconnected", "the client has disconnected")
+        # Reserve memory for this part of the body, then keep it.
         part = message.get("body", b"")
         reserve(len(part))
         parts.append(part)

@@ -30,7 +30,7 @@ MAX_BODY_BYTES = 64 << 20
 _UTILISATION_DIGITS = 4
 
 
-def _size(answer: AllocationResponse) -> int:
+def _stored_bytes(answer: AllocationResponse) -> int:
     """Return the size of a response with its proof, bytes."""
     return len(answer.body) + len(answer.proof)
 
@@ -87,11 +87,11 @@ class ResponseCache:
         # Recent figures, by network.
         self._histories: dict[str, _NetworkHistory] = {}
         # Whole responses by network and request id, oldest first, and their total size.
-        self._bodies: OrderedDict[tuple[str, str], AllocationResponse] = OrderedDict()
-        self._body_bytes = 0
+        self._responses: OrderedDict[tuple[str, str], AllocationResponse] = OrderedDict()
+        self._response_bytes = 0
         # Idempotent requests by network and "client\0key", oldest first, and the total size of
         # their responses.
-        self._keyed_body_bytes = 0
+        self._keyed_response_bytes = 0
         self._keyed_requests: OrderedDict[tuple[str, str], _KeyedRequest] = OrderedDict()
 
     async def answer_once(
@@ -121,34 +121,38 @@ class ResponseCache:
         """
         if not key:
             return await compute(), True
+        # The hash detects a different request under the same key; keys of clients are separate.
         digest = _digest(request)
         cache_key = network, f"{request.client}\0{key}"
         # Return the response of an earlier request with this key; wait for it if necessary.
-        earlier = self._keyed_requests.get(cache_key)
-        if earlier is not None:
-            if earlier.digest != digest:
+        earlier_request = self._keyed_requests.get(cache_key)
+        if earlier_request is not None:
+            if earlier_request.digest != digest:
                 raise ServiceError(
                     409,
                     "key_used",
                     "this Idempotency-Key was used by another request; use a new key",
                 )
             # If the first request failed or was cancelled, this one computes again.
-            await asyncio.wait({earlier.answer})
-            if not earlier.answer.cancelled() and earlier.answer.exception() is None:
-                return earlier.answer.result(), False
+            await asyncio.wait({earlier_request.answer})
+            if (
+                not earlier_request.answer.cancelled()
+                and earlier_request.answer.exception() is None
+            ):
+                return earlier_request.answer.result(), False
             return await self.answer_once(network, key, request, compute)
         # Compute the response, and share it with repeated requests.
-        pending = self._keyed_requests[cache_key] = _KeyedRequest(
+        pending_request = self._keyed_requests[cache_key] = _KeyedRequest(
             digest, asyncio.get_running_loop().create_future()
         )
         try:
             result = await compute()
         except BaseException:
             self._keyed_requests.pop(cache_key, None)
-            pending.answer.cancel()
+            pending_request.answer.cancel()
             raise
-        pending.answer.set_result(result)
-        self._keyed_body_bytes += _size(result)
+        pending_request.answer.set_result(result)
+        self._keyed_response_bytes += _stored_bytes(result)
         self._evict_keys()
         return result, True
 
@@ -157,7 +161,7 @@ class ResponseCache:
         for oldest_key in list(self._keyed_requests):
             if (
                 len(self._keyed_requests) <= MAX_ENTRIES
-                and self._keyed_body_bytes <= MAX_BODY_BYTES
+                and self._keyed_response_bytes <= MAX_BODY_BYTES
             ):
                 break
             self._drop_key(oldest_key)
@@ -168,9 +172,9 @@ class ResponseCache:
         Args:
             cache_key: name of the network; client and idempotency key.
         """
-        answer = self._keyed_requests[cache_key].answer
-        if answer.done():
-            self._keyed_body_bytes -= _size(answer.result())
+        response_future = self._keyed_requests[cache_key].answer
+        if response_future.done():
+            self._keyed_response_bytes -= _stored_bytes(response_future.result())
             del self._keyed_requests[cache_key]
 
     def add(self, network: str, request_id: str, answer: AllocationResponse) -> bool:
@@ -191,20 +195,22 @@ class ResponseCache:
         is_new = history is None
         if history is None or history.generation != answer.generation:
             if not is_new:
-                self._drop_bodies(network, kept_generation=answer.generation)
+                self._drop_responses(network, kept_generation=answer.generation)
             history = self._histories[network] = _NetworkHistory(answer.generation)
-        # Record the figures. Times are distinct, so that a client that polls by time misses none.
+        # Record the figures. Times are at least 0.1 ms apart, so that a client that polls by time
+        # misses none.
         last_time = history.allocations[-1]["time"] if history.allocations else 0.0
         history.allocations.append(
             {"id": request_id, "time": max(time.time(), last_time + 1e-4), **answer.summary}
         )
         history.utilisation = answer.utilisation
-        # Cache the whole response, and evict the oldest ones.
-        if _size(answer) <= MAX_BODY_BYTES // 4:
-            self._bodies[network, request_id] = answer
-            self._body_bytes += _size(answer)
-        while len(self._bodies) > MAX_BODIES or self._body_bytes > MAX_BODY_BYTES:
-            self._body_bytes -= _size(self._bodies.popitem(last=False)[1])
+        # Cache the whole response unless it is larger than a quarter of the limit, and evict the
+        # oldest ones.
+        if _stored_bytes(answer) <= MAX_BODY_BYTES // 4:
+            self._responses[network, request_id] = answer
+            self._response_bytes += _stored_bytes(answer)
+        while len(self._responses) > MAX_BODIES or self._response_bytes > MAX_BODY_BYTES:
+            self._response_bytes -= _stored_bytes(self._responses.popitem(last=False)[1])
         return is_new
 
     def since(self, network: str, generation: str, after: float) -> dict[str, Any]:
@@ -224,6 +230,7 @@ class ResponseCache:
         allocations = [
             allocation for allocation in history.allocations if allocation["time"] > after
         ]
+        # JSON has no NaN and no infinity: report 0 in their place.
         utilisation = (
             np.nan_to_num(history.utilisation, nan=0.0, posinf=0.0)
             .round(_UTILISATION_DIGITS)
@@ -242,7 +249,7 @@ class ResponseCache:
         Raises:
             ServiceError: the response is not cached, or is from an earlier registration.
         """
-        response = self._bodies.get((network, request_id))
+        response = self._responses.get((network, request_id))
         if response is None or response.generation != generation:
             raise ServiceError(
                 404,
@@ -253,22 +260,22 @@ class ResponseCache:
 
     def last_used(self) -> str:
         """Return the name of the network of the last allocation; "" without one."""
-        latest = {
+        last_times = {
             name: history.allocations[-1]["time"]
             for name, history in self._histories.items()
             if history.allocations
         }
-        return max(latest, key=lambda name: float(latest[name]), default="")
+        return max(last_times, key=lambda name: float(last_times[name]), default="")
 
     def retain_only(self, networks: Collection[str]) -> list[str]:
         """Drop the responses of all networks except these; return the names of the dropped ones."""
         removed = [name for name in self._histories if name not in networks]
         for name in removed:
             del self._histories[name]
-            self._drop_bodies(name)
+            self._drop_responses(name)
         return removed
 
-    def _drop_bodies(self, network: str, kept_generation: str = "") -> None:
+    def _drop_responses(self, network: str, kept_generation: str = "") -> None:
         """Drop the responses of a network, except those of one registration.
 
         Args:
@@ -278,13 +285,13 @@ class ResponseCache:
         # Whole responses, then completed idempotent requests.
         for cache_key in [
             cache_key
-            for cache_key, response in self._bodies.items()
+            for cache_key, response in self._responses.items()
             if cache_key[0] == network and response.generation != kept_generation
         ]:
-            self._body_bytes -= _size(self._bodies.pop(cache_key))
+            self._response_bytes -= _stored_bytes(self._responses.pop(cache_key))
         for cache_key in [
             cache_key for cache_key in self._keyed_requests if cache_key[0] == network
         ]:
-            answer = self._keyed_requests[cache_key].answer
-            if answer.done() and answer.result().generation != kept_generation:
+            response_future = self._keyed_requests[cache_key].answer
+            if response_future.done() and response_future.result().generation != kept_generation:
                 self._drop_key(cache_key)

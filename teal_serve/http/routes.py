@@ -63,9 +63,9 @@ _MAX_KEY_LENGTH = 255
 _MAX_ID_LENGTH = 200
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
 # Describes the token in the OpenAPI document; the request guard checks it before a body is read.
-_API: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
+_TOKEN_DEPENDENCY: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
 _Result = TypeVar("_Result")
-_FAULTS: dict[int | str, str] = {
+_FAULT_TEXTS: dict[int | str, str] = {
     400: "invalid HTTP, unknown host name, or client disconnected",
     401: "invalid token",
     403: "request from a page of another site",
@@ -82,9 +82,9 @@ _FAULTS: dict[int | str, str] = {
     507: "disk full",
 }
 FAULTS: dict[int | str, dict[str, Any]] = {
-    code: {"description": text, "model": Fault} for code, text in _FAULTS.items()
+    code: {"description": text, "model": Fault} for code, text in _FAULT_TEXTS.items()
 }
-_Name = Annotated[
+_NetworkName = Annotated[
     str,
     Path(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"}, description="Name of the network."),
 ]
@@ -107,6 +107,7 @@ def _body_schema(model: type[BaseModel], options: type[BaseModel] | None = None)
     if options is None:
         return {"requestBody": {"required": True, "content": content}}
     content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    # An Arrow body has its options in the query: describe each of them as a parameter.
     fields = options.model_json_schema(ref_template="#/components/schemas/{model}")["properties"]
     parameters = [
         {
@@ -162,6 +163,7 @@ async def _network_response(info: dict[str, Any], status: int = 200) -> Response
         info: fields of ``responses.NetworkInfo``.
         status: HTTP status.
     """
+    # Encode a description of many links in another thread.
     size = _VALUES_PER_LINK * len(info.get("links") or ())
     return _json_response(
         (await offload_if_large(size, encode_json, {**_INFO_DEFAULTS, **info})).encode(), status
@@ -279,15 +281,17 @@ class _AllocationHandler:
         with self._limit_concurrency(name, encoded_request.client):
             # The key includes the generation, since a replaced network gives other answers.
             key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
-            work = cache.answer_once(
+            pending_response = cache.answer_once(
                 name, key, encoded_request, lambda: backend.allocate(name, encoded_request)
             )
-            result, is_new = await _cancel_on_disconnect(request.receive, work)
+            allocation_response, is_new = await _cancel_on_disconnect(
+                request.receive, pending_response
+            )
         # Add the deadline to the log entry of the request guard.
-        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]
+        request.scope.get("teal", {})["deadline_ms"] = allocation_response.summary["deadline_ms"]
         if is_new:
-            await self._record(name, encoded_request.request_id, result)
-        return Response(result.body, media_type=result.media_type)
+            await self._record(name, encoded_request.request_id, allocation_response)
+        return Response(allocation_response.body, media_type=allocation_response.media_type)
 
     @contextlib.contextmanager
     def _limit_concurrency(self, name: str, client: str) -> Iterator[None]:
@@ -368,12 +372,12 @@ def _add_allocation(router: APIRouter, handler: _AllocationHandler) -> Route:
 
     @router.post(
         _ALLOCATIONS,
-        **_API,
+        **_TOKEN_DEPENDENCY,
         openapi_extra=_body_schema(AllocationRequest, Options),
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
     async def allocate(
-        name: _Name,
+        name: _NetworkName,
         request: Request,
         idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_LENGTH)] = None,
         previous: Annotated[str | None, Query(max_length=_MAX_ID_LENGTH)] = None,
@@ -417,14 +421,14 @@ def _add_lists(router: APIRouter, context: _RouteContext) -> None:
     backend = context.backend
     cache = context.cache
 
-    @router.get("/v1/networks", **_API, response_model=NetworkNames)
+    @router.get("/v1/networks", **_TOKEN_DEPENDENCY, response_model=NetworkNames)
     async def list_networks() -> Any:
         """Names of all registered networks."""
         names = await backend.names()
         last_used = cache.last_used()
         return {"networks": names, "last_used": last_used if last_used in names else None}
 
-    @router.get("/v1/model", **_API, response_model=ModelInfo)
+    @router.get("/v1/model", **_TOKEN_DEPENDENCY, response_model=ModelInfo)
     async def get_model() -> Any:
         """Version of the loaded model, and why a newer one in its folder is not used.
 
@@ -440,14 +444,14 @@ def _add_networks(router: APIRouter, context: _RouteContext) -> None:
 
     @router.put(
         "/v1/networks/{name}",
-        **_API,
+        **_TOKEN_DEPENDENCY,
         openapi_extra=_body_schema(NetworkSpec),
         responses={
             200: {"model": NetworkInfo},
             201: {"description": "registered", "model": NetworkInfo},
         },
     )
-    async def put_network(name: _Name, request: Request) -> Response:
+    async def put_network(name: _NetworkName, request: Request) -> Response:
         """Register or replace a network.
 
         Its paths are computed in the background; GET returns its state.
@@ -456,13 +460,13 @@ def _add_networks(router: APIRouter, context: _RouteContext) -> None:
         info, is_new = await backend.put(name, await offload_if_large(len(body), _parse_spec, body))
         return await _network_response(info, 201 if is_new else 200)
 
-    @router.get("/v1/networks/{name}", **_API, responses={200: {"model": NetworkInfo}})
-    async def get_network(name: _Name) -> Response:
+    @router.get("/v1/networks/{name}", **_TOKEN_DEPENDENCY, responses={200: {"model": NetworkInfo}})
+    async def get_network(name: _NetworkName) -> Response:
         """State (computing, ready, failed), nodes, links, registered and current capacities."""
         return await _network_response(await backend.info(name))
 
-    @router.delete("/v1/networks/{name}", **_API, status_code=204)
-    async def delete_network(name: _Name) -> Response:
+    @router.delete("/v1/networks/{name}", **_TOKEN_DEPENDENCY, status_code=204)
+    async def delete_network(name: _NetworkName) -> Response:
         """Delete a network; its queued requests get 404, and its path search ends."""
         await backend.delete(name)
         metrics.forget(name)
@@ -476,11 +480,11 @@ def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
 
     @router.patch(
         "/v1/networks/{name}/links",
-        **_API,
+        **_TOKEN_DEPENDENCY,
         openapi_extra=_body_schema(LinkChanges),
         responses={200: {"model": NetworkInfo}},
     )
-    async def patch_links(name: _Name, request: Request) -> Response:
+    async def patch_links(name: _NetworkName, request: Request) -> Response:
         """Change link capacities, or take links down or up.
 
         Effective from the next request on, without a path search.
@@ -490,8 +494,10 @@ def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
             await backend.patch(name, await offload_if_large(len(body), _parse_changes, body))
         )
 
-    @router.get("/v1/networks/{name}/paths", **_API, responses={200: {"model": Routes}})
-    async def get_paths(name: _Name) -> Response:
+    @router.get(
+        "/v1/networks/{name}/paths", **_TOKEN_DEPENDENCY, responses={200: {"model": Routes}}
+    )
+    async def get_paths(name: _NetworkName) -> Response:
         """Candidate paths of all pairs of nodes as node lists, in the order of rates and splits."""
         return _json_response(await backend.paths(name))
 
@@ -501,8 +507,10 @@ def _add_recent_allocations(router: APIRouter, context: _RouteContext) -> None:
     backend = context.backend
     cache = context.cache
 
-    @router.get("/v1/networks/{name}/allocations", **_API, response_model=RecentAllocations)
-    async def get_allocations(name: _Name, after: float = 0.0) -> Any:
+    @router.get(
+        "/v1/networks/{name}/allocations", **_TOKEN_DEPENDENCY, response_model=RecentAllocations
+    )
+    async def get_allocations(name: _NetworkName, after: float = 0.0) -> Any:
         """Figures of recent allocations, and the link utilisation of the last one.
 
         At most the last thousand requests; with after, only answers later than that time in seconds
@@ -512,21 +520,21 @@ def _add_recent_allocations(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get(
         "/v1/networks/{name}/allocations/{number}",
-        **_API,
+        **_TOKEN_DEPENDENCY,
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
-    async def get_allocation(name: _Name, number: str) -> Response:
+    async def get_allocation(name: _NetworkName, number: str) -> Response:
         """A recent answer, unchanged; the last 64 MiB of answers of all networks are kept."""
         result = cache.answer(name, await backend.generation(name), number)
         return Response(result.body, media_type=result.media_type)
 
     @router.get(
         "/v1/networks/{name}/allocations/{number}/proof",
-        **_API,
+        **_TOKEN_DEPENDENCY,
         response_class=Response,
         responses={200: {"content": {ZIP: {}}}},
     )
-    async def get_proof(name: _Name, number: str) -> Response:
+    async def get_proof(name: _NetworkName, number: str) -> Response:
         """Proof of an answer to a request with prove, as a zip file; kept as long as the answer."""
         result = cache.answer(name, await backend.generation(name), number)
         if not result.proof:
@@ -545,11 +553,11 @@ def _add_measurements(router: APIRouter, context: _RouteContext) -> None:
 
     @router.post(
         "/v1/networks/{name}/measurements",
-        **_API,
+        **_TOKEN_DEPENDENCY,
         response_model=MeasuredInfo,
         openapi_extra=_body_schema(MeasurementRequest, MeasurementOptions),
     )
-    async def measure(name: _Name, request: Request) -> Any:
+    async def measure(name: _NetworkName, request: Request) -> Any:
         """Send measured traffic: one or several matrices, in JSON or Arrow, or interface counters.
 
         With Arrow, time and interval_s are query parameters. The allocation for the next interval
@@ -563,13 +571,15 @@ def _add_measurements(router: APIRouter, context: _RouteContext) -> None:
         metrics.measured(name, info)
         return info
 
-    @router.get("/v1/networks/{name}/measurements", **_API, response_model=MeasuredInfo)
-    async def get_measured(name: _Name) -> Any:
+    @router.get(
+        "/v1/networks/{name}/measurements", **_TOKEN_DEPENDENCY, response_model=MeasuredInfo
+    )
+    async def get_measured(name: _NetworkName) -> Any:
         """Number and times of the stored matrices."""
         return await backend.measured(name)
 
-    @router.delete("/v1/networks/{name}/measurements", **_API, status_code=204)
-    async def forget_measured(name: _Name) -> Response:
+    @router.delete("/v1/networks/{name}/measurements", **_TOKEN_DEPENDENCY, status_code=204)
+    async def forget_measured(name: _NetworkName) -> Response:
         """Delete all measured matrices and all state learnt from them."""
         await backend.forget_measured(name)
         metrics.measured(name, {"matrices": 0})
@@ -580,8 +590,8 @@ def _add_map(router: APIRouter, context: _RouteContext) -> None:
     """Add the route of the drawing of a network."""
     backend = context.backend
 
-    @router.get("/v1/networks/{name}/map", **_API, responses={200: {"model": Drawing}})
-    async def get_map(name: _Name) -> Response:
+    @router.get("/v1/networks/{name}/map", **_TOKEN_DEPENDENCY, responses={200: {"model": Drawing}})
+    async def get_map(name: _NetworkName) -> Response:
         """Drawing of the network: coordinates of the nodes if known, else a computed layout."""
         return _json_response(await backend.map(name))
 
@@ -613,7 +623,7 @@ def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get(
         "/metrics",
-        **_API,
+        **_TOKEN_DEPENDENCY,
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
@@ -624,41 +634,42 @@ def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _Result:
-    """Await ``work`` and return its result; cancel it if the client disconnects.
+async def _cancel_on_disconnect(receive: Receive, computation: Awaitable[_Result]) -> _Result:
+    """Await ``computation`` and return its result; cancel it if the client disconnects.
 
     A second task waits for the disconnect message, and then cancels the calling task.
 
     Args:
         receive: ASGI receive; the next message after the body is the disconnect.
-        work: computation, awaited in the calling task.
+        computation: awaitable of the result, awaited in the calling task.
 
     Raises:
         ServiceError: the client has disconnected.
     """
     request_task = asyncio.current_task()
     assert request_task is not None
-    is_gone = False
+    is_disconnected = False
 
     async def cancel_when_gone() -> None:
         """Wait for the disconnect message, then cancel the calling task."""
-        nonlocal is_gone
+        nonlocal is_disconnected
         # An unreadable connection counts as disconnected.
         with contextlib.suppress(Exception):
             await receive()
-        is_gone = True
+        is_disconnected = True
         request_task.cancel()
 
+    # Await the computation while the second task waits for the disconnect.
     watcher = asyncio.ensure_future(cancel_when_gone())
     try:
-        return await work
+        return await computation
     except asyncio.CancelledError:
         # Pass on a cancellation that has another cause than the disconnect.
-        if not is_gone or request_task.cancelling() > 1:
+        if not is_disconnected or request_task.cancelling() > 1:
             raise
         raise ServiceError(400, "disconnected", "the client has disconnected") from None
     finally:
         watcher.cancel()
         # The cancellation has been handled: undo its count (`Task.cancelling`).
-        if is_gone:
+        if is_disconnected:
             request_task.uncancel()

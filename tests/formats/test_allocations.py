@@ -215,7 +215,7 @@ def test_an_answer_of_the_service_is_read_as_an_allocation(
     [
         (lambda answer: answer["allocations"].append(answer["allocations"][0]), "one matrix"),
         (lambda answer: answer["allocations"].clear(), "one matrix"),
-        (lambda answer: answer["allocations"][0].pop("demands"), "request the form named"),
+        (lambda answer: answer["allocations"][0].pop("demands"), 'request it with "form": "named"'),
         (lambda answer: answer["allocations"][0].pop("utilisation"), "utilisation"),
         (lambda answer: answer["allocations"].__setitem__(0, 1), "allocations"),
         (

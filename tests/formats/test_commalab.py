@@ -74,7 +74,7 @@ def test_a_problem_of_commalab_is_network_and_traffic(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         (" 3 1 1 1\n", "", "28 numbers"),
-        ("7.5", "x", "numbers"),
+        ("7.5", "x", "a word is not a number"),
         (" 3 1 1 1", " 9 1 1 1", "arc 4"),
         (" 2 3 7.5 4", " 2 3 -1 4", "arc 3: cost: expected a finite cost >= 0, found -1"),
         (" 1 3 2\n", " 1 3 -2\n", "rate"),

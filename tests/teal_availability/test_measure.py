@@ -176,7 +176,13 @@ def test_bounds_hold_whatever_is_left_out(seed: int, count: int) -> None:
         components.unavailability, max_unlisted_probability=0, max_states=count
     )
     found = measure("some", [routing], [problem], components, some)
-    for name in ("mean", "demand_mean", "demand_time", "all_demands_time", "total_traffic_time"):
+    for name in (
+        "mean",
+        "demand_mean_share",
+        "demand_time_at_levels",
+        "all_demands_time",
+        "total_traffic_time",
+    ):
         low, high = getattr(found, name)
         exact, above = getattr(truth, name)
         assert (low <= exact + 1e-12).all(), name
@@ -288,10 +294,10 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
         states,
     )
     # The second matrix has nine tenths of the traffic.
-    for figure in ("mean", "demand_time", "lost_while_down", "gained_without_failures"):
+    for figure in ("mean", "demand_time_at_levels", "lost_while_down", "gained_without_failures"):
         first, second = (_low(getattr(one, figure)) for one in alone)
         by_time, by_traffic = (first + second) / 2, (first + 9 * second) / 10
-        expected = by_time if figure == "demand_time" else by_traffic
+        expected = by_time if figure == "demand_time_at_levels" else by_traffic
         assert np.abs(by_time - by_traffic).max() > 1e-4, figure
         np.testing.assert_allclose(_low(getattr(both, figure)), expected, atol=1e-12)
     times = [one.demand_time_at_levels.low for one in alone]

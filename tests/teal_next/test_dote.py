@@ -36,7 +36,7 @@ def test_the_weights_stay_after_the_fit_and_do_not_depend_on_chance() -> None:
     torch.testing.assert_close(
         first.allocate(make_past(demand[:30])), second.allocate(make_past(demand[:30]))
     )
-    weights = [parameter.clone() for parameter in first._network.parameters()]  # type: ignore[union-attr]
+    weights = [parameter.clone() for parameter in first._perceptron.parameters()]  # type: ignore[union-attr]
     first.allocate(make_past(demand))
-    for before, after in zip(weights, first._network.parameters(), strict=True):  # type: ignore[union-attr]
+    for before, after in zip(weights, first._perceptron.parameters(), strict=True):  # type: ignore[union-attr]
         torch.testing.assert_close(before, after)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import teal
-from teal_next.peak import Peak, limited
+from teal_next.peak import Peak, clip_to_limits
 from tests.teal_next.series import make_past
 
 
@@ -18,10 +18,10 @@ def test_no_share_exceeds_its_limit_and_nothing_is_lost(seed: int, spread: float
     rng = np.random.default_rng(seed)
     splits = torch.from_numpy(rng.dirichlet(np.ones(4) * 0.3, 6))
     limit = torch.from_numpy(rng.dirichlet(np.ones(4), 6)) / spread
-    result = limited(splits, limit)
+    result = clip_to_limits(splits, limit)
     assert bool((result <= limit + 1e-12).all())
     torch.testing.assert_close(result.sum(-1), splits.sum(-1))
-    torch.testing.assert_close(limited(splits, 1e6 * limit), splits)
+    torch.testing.assert_close(clip_to_limits(splits, 1e6 * limit), splits)
 
 
 def test_the_peak_of_a_window_is_allocated_for() -> None:

@@ -90,7 +90,9 @@ def test_training_lowers_the_loss_and_a_resumed_run_equals_an_uninterrupted_one(
     recorded: Path, tmp_path: Path
 ) -> None:
     uninterrupted = _trainer(recorded, max_steps=30)
-    uninterrupted._held_out = uninterrupted._train  # what it has learnt from
+    uninterrupted._validation_histories = (
+        uninterrupted._training_histories
+    )  # what it has learnt from
     assert uninterrupted.validate() == pytest.approx(1, abs=1e-5), "it begins as the mixture"
     uninterrupted.train(tmp_path / "whole", progress=False)
     assert uninterrupted.best < 1 - 1e-4
@@ -98,13 +100,13 @@ def test_training_lowers_the_loss_and_a_resumed_run_equals_an_uninterrupted_one(
     assert card.validation == pytest.approx(uninterrupted.best)
     assert card.held_out == POOL.held_out
     part = _trainer(recorded, max_steps=30)
-    part._held_out = part._train
+    part._validation_histories = part._training_histories
     part.config = dataclasses.replace(part.config, max_steps=30)
     for _ in range(11):
         part.one_step()
     part._save(tmp_path / "part")
     resumed = _trainer(recorded, max_steps=30)
-    resumed._held_out = resumed._train
+    resumed._validation_histories = resumed._training_histories
     resumed.resume(tmp_path / "part")
     resumed.train(tmp_path / "part", progress=False)
     for name, value in resumed.model.state_dict().items():

@@ -230,19 +230,19 @@ def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None
     watched = middleware.RequestGuard(Metrics(), most, (), ())
     room = middleware._MAX_OPEN_BODIES * most
     for _ in range(middleware._MAX_OPEN_BODIES // 2):
-        watched._reserve("hog", most)
+        watched._reserve_memory("hog", most)
     with pytest.raises(ServiceError, match="too many"):
-        watched._reserve("hog", 1)
-    watched._reserve("other", room // 2)
+        watched._reserve_memory("hog", 1)
+    watched._reserve_memory("other", room // 2)
     with pytest.raises(ServiceError, match="too many"):
-        watched._reserve("third", 1)
-    watched._release("hog", most)
-    watched._reserve("third", most)
-    watched._release("third", most)
+        watched._reserve_memory("third", 1)
+    watched._release_memory("hog", most)
+    watched._reserve_memory("third", most)
+    watched._release_memory("third", most)
     for _ in range(middleware._MAX_OPEN_BODIES // 2 - 1):
-        watched._release("hog", most)
-    watched._release("other", room // 2)
-    assert not watched._open_bytes
+        watched._release_memory("hog", most)
+    watched._release_memory("other", room // 2)
+    assert not watched._body_bytes_by_client
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_deleted_network_ends_its_search_and_leaves_no_paths(
             await client.put_network("long", RING, num_paths=2)
             await until(lambda: len(searches) == 1, "the search has not begun")
             await client.delete_network("long")
-            with pytest.raises(registry._Removed):
+            with pytest.raises(registry._NetworkRemoved):
                 searches[0](0.5)
             goes_on.set()
             await client.put_network("next", RING)
@@ -232,7 +232,7 @@ def test_a_change_of_links_that_is_stored_stays_in_force(tmp_path: Path) -> None
             await client.wait_ready("n")
             change = {"source": "0", "target": "1", "up": False}
             await solver._registry.change_links("n", {"links": [change]})
-            network = solver._registry._networks["n"]
+            network = solver._registry._entries["n"]
             network_state = network.network_state
             assert network_state is not None
             assert not network.unsaved_links

@@ -20,7 +20,7 @@ from teal_serve.engine.request_kinds import (
     programs,
 )
 from teal_serve.engine.requests import AllocationRequest, NetworkSpec
-from teal_serve.engine.warm_up import _Triangle
+from teal_serve.engine.warm_up import _ThreeNodeNetwork
 
 
 def _is_ours(objective: str) -> bool:
@@ -76,7 +76,7 @@ def test_every_value_of_every_option_is_in_some_kind() -> None:
 
 def test_the_warm_up_reaches_every_option() -> None:
     """Each of them is accepted with some program, so that its kernels are called."""
-    triangle, accepted = _Triangle(), set()
+    triangle, accepted = _ThreeNodeNetwork(), set()
     for kind in KINDS:
         if kind.has_distinct_kernels and triangle.solve(kind):
             accepted |= {(name, str(value)) for name, value in kind.options.items()}

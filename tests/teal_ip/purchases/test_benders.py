@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy.optimize import Bounds, RangeConstraint, linprog, milp
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 import teal
 from teal.errors import InputError, SolverError
@@ -151,8 +151,8 @@ def test_modules_cost_what_the_whole_integer_program_says(seed: int) -> None:
     whole = milp(
         np.concatenate([scenarios.cost, cost[cables:]]),
         constraints=[
-            RangeConstraint(sp.csr_array(scaled), ub=right),
-            RangeConstraint(equal, wanted, wanted),
+            LinearConstraint(sp.csr_array(scaled), ub=right),
+            LinearConstraint(equal, wanted, wanted),
         ],
         integrality=np.concatenate([np.ones(cables), np.zeros(len(cost) - cables)]),
         bounds=Bounds(0, np.inf),

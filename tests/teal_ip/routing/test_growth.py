@@ -14,7 +14,7 @@ from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology
 from teal_ip.routing.growth import Growth, fitted_growth, link_forecasts, month_when_full, quarters
 from teal_ip.routing.simulate import CapacityForecast
-from teal_ip.routing.simulate_command import summary
+from teal_ip.routing.simulate_command import forecast_sentence
 
 
 def _series(days: float, rate: float, noise: float, seed: int = 0) -> TrafficMatrices:
@@ -148,4 +148,4 @@ def test_a_link_that_is_full_already_comes_first_and_before_every_horizon() -> N
     assert forecast.full[0].full_under_failure == "already"
     everything = CapacityForecast(growth, 1.0, "", forecasts)
     assert [one.link for one in everything.full] == ["n0->n1", "n1->n2"]
-    assert "first n0->n1 already, when x fails" in summary(everything)
+    assert "first n0->n1 already, when x fails" in forecast_sentence(everything)

@@ -23,7 +23,7 @@ from teal.testing import make_topology, random_topology
 from teal_ip.routing import simulate as simulate_module
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
-from teal_ip.routing.simulate import Simulation, largest_loads, simulated, utilisations
+from teal_ip.routing.simulate import Simulation, largest_loads, simulate_in_blocks, utilisations
 
 # A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.
 LINKS = "source,target,capacity,delay,metric\na,b,10,1,1\nb,d,10,1,1\na,c,10,1,1\nc,d,10,1,2\na,d,10,1,5\nd,e,40,1,1\n"
@@ -139,7 +139,9 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
 
     def found(kept: int) -> Simulation:
         dag = EcmpDag.of(topology, np.ones(topology.num_links))
-        return simulated(IgpRouting(dag, traffic.pairs), traffic, np.arange(3), failures, kept)
+        return simulate_in_blocks(
+            IgpRouting(dag, traffic.pairs), traffic, np.arange(3), failures, kept
+        )
 
     result = found(len(failures))
     assert [one.failure for one in result.failures] == list(result.failure_loads), (
@@ -290,8 +292,8 @@ def test_a_transit_policy_is_what_simulate_then_finds_without_failure_and_under_
         found(f"{words} --at-most 1{more}")["value"] for more in ("", " --transit")
     )
     assert (one_demand, alone) == (pytest.approx(1.2), pytest.approx(16 / 30, rel=1e-3))
-    simulated = found(f"simulate {given} --policies p.json")
-    assert simulated["matrices"][0]["utilisation"] == pytest.approx(alone)
+    simulate_in_blocks = found(f"simulate {given} --policies p.json")
+    assert simulate_in_blocks["matrices"][0]["utilisation"] == pytest.approx(alone)
     always = found(f"{words} --transit --at-most 1 --survive cables")["value"]
     after = found(f"simulate {given} --policies p.json --failures cables")
     assert max(
@@ -401,7 +403,7 @@ def test_the_worst_matrix_of_a_failure_is_found_in_every_block(block: int) -> No
     times = np.datetime64("2024-01-01", "s") + 300 * np.arange(5)
     rates = np.array([1.0, 2.0, 1.5, 3.0, 0.5])[:, None] * np.ones(6)
     traffic = TrafficMatrices("test", all_pairs(topology), times, ArrayRates(rates), 300)
-    result = simulated(
+    result = simulate_in_blocks(
         IgpRouting(EcmpDag.of(topology, np.ones(6)), traffic.pairs),
         traffic,
         np.arange(5),
@@ -508,7 +510,7 @@ def test_traffic_of_a_failed_router_takes_no_link_whatever_policy_steers_it(
     policies = SegmentPolicies({(0, 2): (SegmentList(1.0, (1,)),)}, is_transit)
     routing = IgpRouting(EcmpDag.of(topology, np.ones(6)), pairs, policies)
     failures = list(failures_of(("nodes",), topology, {}))
-    found = simulated(routing, traffic, np.array([0]), failures, 3)
+    found = simulate_in_blocks(routing, traffic, np.array([0]), failures, 3)
     by_name = {one.failure: (one.utilisation, one.lost, one.own) for one in found.failures}
     assert by_name == {"n2": (0.1, 0.0, 8.0), "n1": (0.0, 8.0, 1.0), "n0": (0.0, 0.0, 9.0)}
     np.testing.assert_array_equal(utilisations(routing, traffic, failures), [[0.9, 0.0, 0.0, 0.1]])

@@ -11,7 +11,12 @@ import numpy as np
 import teal
 from baselines import arc_form
 from teal.app.instance import demand_weights
-from teal_ip.segments.command import load_segments, run_segments, with_tighter_free_bound
+from teal_ip.segments.command import (
+    SegmentReport,
+    load_segments,
+    run_segments,
+    with_tighter_free_bound,
+)
 from teal_ip.segments.settings import SegmentsConfig
 
 
@@ -26,6 +31,7 @@ def test_a_loose_bound_over_any_paths_is_tightened_with_the_weights_of_the_deman
         out=tmp_path / "lists.json",
     )
     report = run_segments(config, lambda text: None)
+    assert isinstance(report, SegmentReport)
     loose = dataclasses.replace(report, free_bound=math.inf, free_gap=1.0)
     dag, traffic = load_segments(config, lambda text: None)
     tight = with_tighter_free_bound(config, loose, dag, traffic, lambda text: None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, RangeConstraint, linprog, milp
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
@@ -106,14 +106,14 @@ def _few(
     number = np.concatenate([np.zeros(n), np.ones(count), [0.0]])
     theta = np.append(np.zeros(n + count), 1.0)
     limits = [
-        RangeConstraint(sums, 1, 1),
-        RangeConstraint(moves, -np.inf, 0),
-        RangeConstraint(np.hstack([rows, zero, -np.ones((len(rows), 1))]), -np.inf, 0),
+        LinearConstraint(sums, 1, 1),
+        LinearConstraint(moves, -np.inf, 0),
+        LinearConstraint(np.hstack([rows, zero, -np.ones((len(rows), 1))]), -np.inf, 0),
     ]
     if utilisation is not None:
-        limits.append(RangeConstraint(theta[None], -np.inf, utilisation))
+        limits.append(LinearConstraint(theta[None], -np.inf, utilisation))
     if policies is not None:
-        limits.append(RangeConstraint(number[None], -np.inf, policies))
+        limits.append(LinearConstraint(number[None], -np.inf, policies))
     cost = number if policies is None else theta
     high = np.concatenate([np.ones(n + count), [np.inf]])
     return float(milp(cost, constraints=limits, integrality=number, bounds=Bounds(0, high)).fun)
@@ -167,8 +167,8 @@ def test_one_list_each_is_near_the_best_choice_of_midpoints(seed: int) -> None:
     sums = np.zeros((len(pairs), len(columns) + 1))
     sums[[d for d, _ in columns], np.arange(len(columns))] = 1
     limits = [
-        RangeConstraint(sums, 1, 1),
-        RangeConstraint(np.hstack([rows, -np.ones((len(rows), 1))]), -np.inf, 0),
+        LinearConstraint(sums, 1, 1),
+        LinearConstraint(np.hstack([rows, -np.ones((len(rows), 1))]), -np.inf, 0),
     ]
     whole, cost = np.append(np.ones(len(columns)), 0), np.append(np.zeros(len(columns)), 1.0)
     high = np.append(np.ones(len(columns)), np.inf)

@@ -40,7 +40,7 @@ def _answer(**metadata: Any) -> httpx.Response:
     """A response with one matrix of two demands with one path each, over three links."""
     columns = {
         name: [number]
-        for name, number in zip(calls._FIGURES, (9.0, 10.0, 0.1, 0.75, 0.5), strict=True)
+        for name, number in zip(calls._NUMBER_COLUMNS, (9.0, 10.0, 0.1, 0.75, 0.5), strict=True)
     }
     lists = {"splits": [[1.0, 0.5]], "utilisation": [[0.5, 0.25, 0.0]]}
     shared = {"demands": 2, "paths": 1, "queue_ms": 1.0, "solve_ms": 2.0, "batch": 1}
@@ -55,7 +55,7 @@ def _answer(**metadata: Any) -> httpx.Response:
 
 def test_an_answer_for_the_next_interval_is_read_with_its_limit() -> None:
     limit = {"ratio": 1.07, "level": 0.95, "realised": 1.02}
-    found = calls.allocate_next("x").read(_answer(limit=limit, time="2026-01-01T12:00:00Z"))
+    found = calls.allocate_next("x").decode(_answer(limit=limit, time="2026-01-01T12:00:00Z"))
     assert (found.limit, found.level, found.realised) == (1.07, 0.95, 1.02)
     assert found.time == np.datetime64("2026-01-01T12:00:00")
     np.testing.assert_array_equal(found.splits, [[[1.0], [0.5]]])
@@ -65,7 +65,7 @@ def test_an_answer_for_the_next_interval_is_read_with_its_limit() -> None:
         10.0,
         0.1,
     ]
-    unknown = calls.allocate_next("x").read(_answer(limit=None))
+    unknown = calls.allocate_next("x").decode(_answer(limit=None))
     assert (unknown.limit, unknown.level, unknown.realised, unknown.time) == (
         None,
         None,
