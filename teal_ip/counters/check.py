@@ -339,10 +339,13 @@ class Checker:
         if alarm:
             suspect_names += self._suspect_routers(z, repaired)
         # Counters of a silent link are named by the link already.
+        silent_counters = {
+            f"counter {side} of {link_names[e]}"
+            for e in silent_links
+            for side in ("sent", "received")
+        }
         return suspect_names + [
-            name
-            for name in repaired.blamed_names(topology)
-            if not any(name.endswith(link_names[e]) for e in silent_links)
+            name for name in repaired.blamed_names(topology) if name not in silent_counters
         ]
 
     def _suspect_routers(self, z: FloatArray, repaired: Repaired) -> list[str]:

@@ -397,6 +397,9 @@ def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, st
     columns: list[str] = []
     is_summary = False
     for cells in reader:
+        # Blank lines may be anywhere.
+        if not cells:
+            continue
         # A heading names the columns of the records that follow.
         if set(_TARGET_COLUMNS) & set(cells):
             columns = cells
@@ -410,7 +413,7 @@ def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, st
         row = dict(zip(columns, cells, strict=False))
         # The summary begins with the first line without a destination address.
         is_summary = is_summary or not any(row.get(name) for name in _TARGET_COLUMNS)
-        if cells and not is_summary:
+        if not is_summary:
             yield reader.line_num, row
 
 

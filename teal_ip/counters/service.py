@@ -217,7 +217,7 @@ class NetworkEstimator:
         measurements = self._measurements(interval)
         topology = self._topology
         if interval.matrix is not None:
-            return self._check_matrix(interval.readings, measurements, interval.matrix)
+            return self._check_matrix(interval, measurements, interval.matrix)
         # Without a matrix: repair the counters, and estimate.
         estimator = self._current_estimator(measurements, interval.error)
         try:
@@ -247,12 +247,12 @@ class NetworkEstimator:
         )
 
     def _check_matrix(
-        self, readings: Readings, measurements: sp.csr_array, matrix: FloatArray
+        self, interval: Interval, measurements: sp.csr_array, matrix: FloatArray
     ) -> CounterEstimate:
         """Check the matrix of a request; the alarm is calibrated on previous matrices.
 
         Args:
-            readings: the counters.
+            interval: counters; those of the first call state the error of a counter.
             measurements: (E + 2 N, D) measurement matrix F.
             matrix: (1, D) Gbit/s.
 
@@ -266,11 +266,13 @@ class NetworkEstimator:
                     f"counters: {len(self._matrices)} matrices are known, too few to check a "
                     f"matrix against counters; send {_MIN_HISTORY} matrices first"
                 )
-            self._checker = Checker(self._topology, self._pairs, measurements)
+            self._checker = Checker(
+                self._topology, self._pairs, measurements, relative=interval.error
+            )
             self._checker.calibrate(np.array(self._matrices))
         # Check under the current routing.
         self._checker.route(measurements)
-        check = self._checker.check(readings, matrix[0])
+        check = self._checker.check(interval.readings, matrix[0])
         # Unexplained share: differences between the loads of the matrix and the repaired counters.
         matrix_loads = measurements @ matrix[0]
         repaired_sum = max(float(check.repaired.values.sum()), 1e-300)

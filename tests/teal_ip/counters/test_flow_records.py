@@ -58,6 +58,16 @@ def test_nfdump_csv_of_both_versions_until_its_summary(tmp_path: Path, prefixes:
     np.testing.assert_allclose(flows.traffic.read([0]), [[0.0, 8.0]])
 
 
+def test_blank_lines_of_nfdump_end_no_records(tmp_path: Path, prefixes: Prefixes) -> None:
+    """Before the heading, after it, and between records."""
+    file = tmp_path / "blank.csv"
+    record = f"1767225600,0,TCP,10.1.0.1,10.2.0.1,{300 * GBYTE}\n"
+    heading = "firstSeen,duration,proto,srcAddr,dstAddr,bytes\n"
+    file.write_text(f"\n{heading}\n{record}\n{record}\n")
+    flows = load_flows(file, TOPOLOGY, prefixes, interval_s=300, exporters=("n1",))
+    np.testing.assert_allclose(flows.traffic.read([0]), [[0.0, 16.0]])
+
+
 def test_json_of_nfdump_and_of_pmacct(tmp_path: Path, prefixes: Prefixes) -> None:
     nfdump, pmacct = tmp_path / "nfdump.json", tmp_path / "pmacct.json"
     times = {"t_first": "2026-01-01T00:01:00", "t_last": "2026-01-01T00:02:00"}

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
+from teal.formats import load_topology
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.runtime.arrays import FloatArray
@@ -209,3 +210,56 @@ def test_a_node_that_is_not_listed_although_its_links_are_has_no_traffic_of_its_
     found = NetworkEstimator(topology, paths, np.zeros((0, len(pairs)))).take(interval)
     assert found.rates[0, (pairs == 3).any(1)].sum() <= 1e-3 * truth.sum()
     assert found.rates.sum() == pytest.approx(truth.sum(), rel=0.02)
+
+
+def test_a_silent_link_hides_no_counter_of_a_link_whose_name_ends_with_its_name(
+    tmp_path: Path,
+) -> None:
+    """1->2 carries nothing, and a counter of 11->2 is wrong."""
+    file = tmp_path / "net.csv"
+    cables = ["1,2", "11,2", "2,3", "3,1", "3,11", "1,11"]
+    rows = [
+        row for a, b in (cable.split(",") for cable in cables) for row in (f"{a},{b}", f"{b},{a}")
+    ]
+    file.write_text("source,target,capacity\n" + "".join(f"{row},10\n" for row in rows))
+    topology = load_topology(str(file))
+    names = topology.link_names()
+    pairs, rng = all_pairs(topology), np.random.default_rng(0)
+    series = rng.lognormal(0, 1, len(pairs)) * rng.lognormal(0, 0.1, (31, len(pairs)))
+    measured = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), pairs)
+    of_links, of_nodes = _readings(measured @ series[30], topology)
+    silent, wrong = names.index("1->2"), names.index("11->2")
+    of_links[silent]["sent"] = of_links[silent]["received"] = 0.0
+    of_links[wrong]["sent"] *= 0.1
+    readings = CounterReadings.model_validate({"links": of_links, "nodes": of_nodes})
+    interval = interval_of(readings, topology, topology.capacity, None, series[30][None])
+    paths: Any = SimpleNamespace(pairs=pairs)
+    suspects = NetworkEstimator(topology, paths, series[:30]).take(interval).figures["suspects"]
+    assert "link 1->2: carries nothing" in suspects
+    assert "counter sent of 11->2" in suspects
+
+
+def test_the_check_of_a_matrix_has_the_error_of_the_counters_that_is_stated() -> None:
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (2, 0, 10.0)], both=True)
+    pairs, rng = all_pairs(topology), np.random.default_rng(0)
+    series = rng.lognormal(0, 0.1, (31, len(pairs)))
+    measured = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), pairs)
+    of_links, of_nodes = _readings(measured @ series[30], topology)
+    offset = {}
+    for error in (0.001, 0.1):
+        body = {"links": of_links, "nodes": of_nodes, "counter_error": error}
+        interval = interval_of(
+            CounterReadings.model_validate(body),
+            topology,
+            topology.capacity,
+            None,
+            series[30][None],
+        )
+        paths: Any = SimpleNamespace(pairs=pairs)
+        estimator = NetworkEstimator(topology, paths, series[:30])
+        estimator.take(interval)
+        checker = estimator._checker
+        assert checker is not None
+        offset[error] = checker.offset
+    # The limit of the alarm is calibrated on counters with this error.
+    assert offset[0.001] < offset[0.1]
