@@ -113,7 +113,7 @@ def measure(data: Path, name: str, objective: str, size: int, count: int) -> dic
     optimum = teal.solve(test_problem, gap=GAP)
     bound = library.bound(test_problem)
     excess = excess_of(test_problem, bound, optimum.value)
-    one = test_problem.row(0)
+    first_problem = test_problem.row(0)
     row: dict[str, Any] = {
         "network": name,
         "objective": objective,
@@ -125,7 +125,7 @@ def measure(data: Path, name: str, objective: str, size: int, count: int) -> dic
         "p99": np.quantile(excess, 0.99),
         "largest": excess.max(),
         "batch_s": timed(lambda: library.bound(test_problem), 50)[0] / test_problem.batch,
-        "single_s": timed(lambda: library.bound(one), 500)[0],
+        "single_s": timed(lambda: library.bound(first_problem), 500)[0],
     }
     if objective != "total_flow":
         # Every demand is served.
@@ -133,8 +133,11 @@ def measure(data: Path, name: str, objective: str, size: int, count: int) -> dic
     # The model's prices, and the tighter bound of both.
     _, prices = teal.load_model("universal").start(test_problem)
     model_bound = teal.scaled_dual_bound(test_problem, prices)
-    for key, other in (("model", model_bound), ("both", torch.minimum(model_bound, bound))):
-        other_excess = excess_of(test_problem, other, optimum.value)
+    for key, compared_bound in (
+        ("model", model_bound),
+        ("both", torch.minimum(model_bound, bound)),
+    ):
+        other_excess = excess_of(test_problem, compared_bound, optimum.value)
         row |= {
             f"{key}_median": np.median(other_excess),
             f"{key}_p99": np.quantile(other_excess, 0.99),

@@ -121,8 +121,7 @@ class ExpansionReport:
         purchase_sentence = (
             f"{bought_capacity:.6g} Gbit/s on {len(self.purchases)} cables, at a cost of "
             f"{self.cost:.6g}, keep {num_kept} promises; no purchase with such reservations costs "
-            "less than "
-            f"{rounding.at_least(self.bound)}."
+            f"less than {rounding.at_least(self.bound)}."
         )
         if not self.purchases:
             purchase_sentence = f"Nothing is to be bought: {num_kept} promises are kept."

@@ -224,8 +224,7 @@ def _notify_of_choice(
     if generation_result.limited:
         notify(
             f"candidate paths: {generation_result.limited:,} demands use more paths than "
-            f"the limit of "
-            f"{max_paths} keeps (raise it by --num-paths auto:most=N)"
+            f"the limit of {max_paths} keeps (raise it by --num-paths auto:most=N)"
         )
 
 

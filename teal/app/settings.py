@@ -314,8 +314,7 @@ def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = Fa
             "--objective",
             "",
             f"{config.objective} is not linear in the flows and cannot be used {where}; use a "
-            "linear "
-            "objective such as total_flow",
+            "linear objective such as total_flow",
         )
 
 

@@ -395,16 +395,14 @@ def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
             location,
             "objective",
             f"the model was trained for {card.objective}, not for {objective.name}; use a model "
-            "of this "
-            "objective",
+            "of this objective",
         )
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
         raise InputError.invalid(
             location,
             "epsilon",
             f"the model was trained for {card.epsilon}, not for {objective.epsilon}; use a "
-            "model of this "
-            "epsilon",
+            "model of this epsilon",
         )
 
 

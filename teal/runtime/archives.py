@@ -47,8 +47,7 @@ def check_npz(path: Path) -> None:
         if unpacked > max(_MAX_UNCHECKED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size):
             raise ValueError(
                 f"the archive unpacks to {unpacked:,} bytes, over 1 GiB and 200 times its size; "
-                "store "
-                "it without compression (numpy.savez)"
+                "store it without compression (numpy.savez)"
             )
         for entry in entries:
             with archive.open(entry) as stream:

@@ -59,8 +59,7 @@ def require_target(target: float, value: float, bound: float, lists: str) -> Non
         reached_utilisation = math.ceil(value * 1e5) / 1e5
         problem = (
             f"{target:g} was not reached: the best utilisation is {reached_utilisation:g}, the "
-            "lower bound "
-            f"{rounding.at_least(bound)}"
+            f"lower bound {rounding.at_least(bound)}"
         )
         remedy = "raise the target, or the time limit (--deadline)"
         raise InputError.invalid("--target-utilisation", "", problem, remedy)

@@ -600,9 +600,9 @@ def _primal_simplex(
             entering_flow = work.key_flow[key_block]
             for i in range(len(work.flow)):
                 work.flow[i] -= entering_flow * work.tableau_column[i]
-                other = program.block[basis.column[i]]
-                if other != NO_BLOCK:
-                    work.key_flow[other] += entering_flow * work.tableau_column[i]
+                basic_block = program.block[basis.column[i]]
+                if basic_block != NO_BLOCK:
+                    work.key_flow[basic_block] += entering_flow * work.tableau_column[i]
             set_key(basis, key_block, entering_column)
             work.key_flow[key_block] = entering_flow
             continue
