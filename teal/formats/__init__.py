@@ -263,6 +263,10 @@ def load_traffic(
     return _load_named_traffic(str(text), topology, progress, unit, class_order)
 
 
+# Suffixes of tables of traffic, which alone may have classes.
+_TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
 def _load_named_traffic(
     text: str, topology: Topology, progress: bool, unit: str, class_order: Sequence[str]
 ) -> TrafficMatrices:
@@ -283,7 +287,7 @@ def _load_named_traffic(
     path = Path(text).expanduser()
     # Refuse options that the format does not support: only tables have classes, and only tables and
     # .npz files leave the unit to the user.
-    if class_order and path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
+    if class_order and path.suffix.lower() not in _TABLE_SUFFIXES:
         raise InputError.invalid(
             "--classes",
             "",
@@ -320,17 +324,13 @@ def _load_named_traffic(
         return file_format.traffic(path, topology)
     # Tables and arrays in the given unit.
     factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0
-    match path.suffix.lower():
-        case ".npz":
-            return read_npz(path, topology).scaled(factor)
-        case ".csv" | ".tsv" | ".parquet":
-            return read_table(path, topology, progress, class_order, unit).scaled(factor)
-    raise InputError.invalid(
-        text,
-        "traffic",
-        f"unknown kind of file ({path.suffix or 'no suffix'})",
-        f"use {_EXPECTED_TRAFFIC}",
-    )
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return read_npz(path, topology).scaled(factor)
+    if suffix in _TABLE_SUFFIXES:
+        return read_table(path, topology, progress, class_order, unit).scaled(factor)
+    problem = f"unknown kind of file ({path.suffix or 'no suffix'})"
+    raise InputError.invalid(text, "traffic", problem, f"use {_EXPECTED_TRAFFIC}")
 
 
 def save_topology(path: Path | str, topology: Topology) -> None:

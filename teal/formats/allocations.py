@@ -276,6 +276,41 @@ def read_allocation(file: Path) -> dict[str, Any]:
     )
 
 
+def _convert_response_paths(
+    demand: dict[str, Any], rate: float, admitted: float, link_names: Sequence[str], where: str
+) -> list[dict[str, Any]]:
+    """Return the paths of a demand of a response with named links, split ratios and rates.
+
+    Args:
+        demand: the demand in the response.
+        rate: Gbit/s of the demand.
+        admitted: Gbit/s that is admitted.
+        link_names: name of each link, by its index.
+        where: name of the file, for messages.
+
+    Raises:
+        InputError: an invalid part.
+    """
+    response_paths = [
+        _require_type(dict, path, where, "paths")
+        for path in _typed_member(list, demand, "paths", where)
+    ]
+    # Split ratios, from integer weights if there are any; an invalid link index becomes a name that
+    # no link has, so that the error names it later.
+    total_weight = sum(amount_of(path.get("weight", 0), where, "weight") for path in response_paths)
+    paths = []
+    for path in response_paths:
+        split = amount_of(path["weight"] if total_weight else path.get("split"), where, "split")
+        if total_weight:
+            split *= (admitted / rate if rate > 0 else 1.0) / total_weight
+        names = [
+            link_names[index] if index in range(len(link_names)) else repr(index)
+            for index in _typed_member(list, path, "links", where)
+        ]
+        paths.append({**path, "links": names, "split": split, "rate": split * rate})
+    return paths
+
+
 def _convert_service_response(response: dict[str, Any], where: str) -> dict[str, Any]:
     """Convert a response of ``teal serve`` to one matrix to the format of an allocation file.
 
@@ -313,26 +348,7 @@ def _convert_service_response(response: dict[str, Any], where: str) -> dict[str,
         rate, admitted = (
             amount_of(demand.get(name), where, name) for name in ("demand", "admitted")
         )
-        response_paths = [
-            _require_type(dict, path, where, "paths")
-            for path in _typed_member(list, demand, "paths", where)
-        ]
-        # Split ratios, from integer weights if there are any; an invalid link index becomes a name
-        # that no link has, so that the error names it later.
-        total_weight = sum(
-            amount_of(path.get("weight", 0), where, "weight") for path in response_paths
-        )
-        paths = []
-        for path in response_paths:
-            split = amount_of(path["weight"] if total_weight else path.get("split"), where, "split")
-            if total_weight:
-                split *= (admitted / rate if rate > 0 else 1.0) / total_weight
-            link_indices = _typed_member(list, path, "links", where)
-            names = [
-                link_names[index] if index in range(len(link_names)) else repr(index)
-                for index in link_indices
-            ]
-            paths.append({**path, "links": names, "split": split, "rate": split * rate})
+        paths = _convert_response_paths(demand, rate, admitted, link_names, where)
         routers.setdefault(source, []).append(
             {**demand, "shed": max(0.0, rate - admitted), "paths": paths}
         )

@@ -46,6 +46,25 @@ def is_isis(document: Any) -> bool:
     return isinstance(document.get("areas"), list) or isinstance(document.get("vrfs"), list)
 
 
+def _only_vrf_with_areas(document: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the part of the only VRF with areas.
+
+    Raises:
+        InputError: no VRF, or several, with areas.
+    """
+    vrfs_with_areas = [
+        vrf for vrf in objects_of(document["vrfs"], where, "vrfs") if vrf.get("areas")
+    ]
+    if len(vrfs_with_areas) != 1:
+        raise InputError.invalid(
+            where,
+            "vrfs",
+            f"{len(vrfs_with_areas)} VRFs have areas, but only one can be read",
+            'use vtysh -c "show isis vrf NAME database detail json"',
+        )
+    return vrfs_with_areas[0]
+
+
 def read_isis(document: dict[str, Any], path: Path, default_capacity: float | None) -> Topology:
     """Read the network of an IS-IS database.
 
@@ -59,19 +78,8 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
             matched, or an error of :func:`topology_of_states`.
     """
     where = str(path)
-    # Select the only VRF with areas.
     if "vrfs" in document:
-        vrfs_with_areas = [
-            vrf for vrf in objects_of(document["vrfs"], where, "vrfs") if vrf.get("areas")
-        ]
-        if len(vrfs_with_areas) != 1:
-            raise InputError.invalid(
-                where,
-                "vrfs",
-                f"{len(vrfs_with_areas)} VRFs have areas, but only one can be read",
-                'use vtysh -c "show isis vrf NAME database detail json"',
-            )
-        document = vrfs_with_areas[0]
+        document = _only_vrf_with_areas(document, where)
     # Collect the adjacencies of all levels, and the (source, target) pairs of each level.
     states = LinkStates()
     ends_of_level: dict[int, set[tuple[str, str]]] = {}

@@ -269,26 +269,39 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                 objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
             ):
                 field = f"{router}: lsaDescription[{link_index}]"
-                link_type = str(link.get("type", ""))
-                if _VIRTUAL_LINK_TYPE.search(link_type):
-                    continue
-                if link_type != "Point-To-Point":
-                    raise InputError.invalid(
-                        where,
-                        field,
-                        f"a link has the type {link_type!r}, but only point-to-point links are "
-                        "read",
-                        "configure ipv6 ospf6 network point-to-point",
-                    )
-                # Adjacency to the neighbour.
-                metric = optional_number(link.get("metric"), where, f"{field}: metric")
-                if metric is None:
-                    raise InputError.invalid(
-                        where,
-                        f"{field}: metric",
-                        "the link has no metric",
-                        f'export the database by vtysh -c "{_COMMAND_V3}"',
-                    )
-                target = text_of(link.get("neighborRouterId"), where, f"{field}: neighborRouterId")
-                interface = str(link.get("interfaceId", ""))
-                states.adjacencies.append(Adjacency(router, target, metric, interface))
+                if not _VIRTUAL_LINK_TYPE.search(str(link.get("type", ""))):
+                    states.adjacencies.append(_point_to_point_adjacency(router, link, where, field))
+
+
+def _point_to_point_adjacency(
+    router: str, link: dict[str, Any], where: str, field: str
+) -> Adjacency:
+    """Return the adjacency of a point-to-point link of an OSPFv3 router LSA.
+
+    Args:
+        router: ID of the router whose LSA has the link.
+        link: the link's part of the LSA.
+        where: name of the file, for messages.
+        field: place of the link in the file, for messages.
+
+    Raises:
+        InputError: a broadcast network, or a link without a metric or neighbour.
+    """
+    link_type = str(link.get("type", ""))
+    if link_type != "Point-To-Point":
+        raise InputError.invalid(
+            where,
+            field,
+            f"a link has the type {link_type!r}, but only point-to-point links are read",
+            "configure ipv6 ospf6 network point-to-point",
+        )
+    metric = optional_number(link.get("metric"), where, f"{field}: metric")
+    if metric is None:
+        raise InputError.invalid(
+            where,
+            f"{field}: metric",
+            "the link has no metric",
+            f'export the database by vtysh -c "{_COMMAND_V3}"',
+        )
+    target = text_of(link.get("neighborRouterId"), where, f"{field}: neighborRouterId")
+    return Adjacency(router, target, metric, str(link.get("interfaceId", "")))

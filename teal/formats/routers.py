@@ -150,6 +150,25 @@ class Routers(Mapping[str, Router]):
         """Return the router's name for any of its aliases; ``name`` itself if it is unknown."""
         return self._names.resolve(name)
 
+    def _old_names(self, topology: Topology) -> dict[str, str]:
+        """Return the name of each node in the network by its name in this table, in node order.
+
+        Raises:
+            InputError: two nodes of the network are names of one router.
+        """
+        old_name_of: dict[str, str] = {}
+        for old_name in topology.node_names:
+            name = self.name_of(old_name)
+            if name in old_name_of:
+                raise InputError.invalid(
+                    self.where,
+                    name,
+                    f"two nodes of the network are this router: {old_name_of[name]} and {old_name}",
+                    "change the aliases",
+                )
+            old_name_of[name] = old_name
+        return old_name_of
+
     def apply_to(self, topology: Topology) -> Topology:
         """Return the network with the facts of this table: nodes have the names of the table and
         its aliases, overloaded routers carry no transit traffic, and notes name the nodes and rows
@@ -161,18 +180,8 @@ class Routers(Mapping[str, Router]):
         Raises:
             InputError: two nodes of the network are names of one router.
         """
-        # Rename the nodes; each router must be a single node.
-        names = tuple(self.name_of(name) for name in topology.node_names)
-        old_name_of: dict[str, str] = {}
-        for old_name, name in zip(topology.node_names, names, strict=True):
-            if name in old_name_of:
-                raise InputError.invalid(
-                    self.where,
-                    name,
-                    f"two nodes of the network are this router: {old_name_of[name]} and {old_name}",
-                    "change the aliases",
-                )
-            old_name_of[name] = old_name
+        old_name_of = self._old_names(topology)
+        names = tuple(old_name_of)
         # Note nodes without a row, and rows without a node.
         unknown_nodes = [name for name in names if name not in self]
         unused_rows = [name for name in self if name not in old_name_of]

@@ -258,6 +258,13 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
         ) from None
 
 
+def _interval_s(root: ElementTree.Element) -> int:
+    """Return the seconds to the next matrix, from the granularity of the file; 0 if unknown."""
+    granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
+    match = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
+    return int(match[1]) * _SECONDS_PER_UNIT[match[2]] if match else 0
+
+
 def _read_matrix(
     name: str, content: bytes, archive: str, node_index: dict[str, int], topology: Topology
 ) -> _Matrix:
@@ -275,17 +282,10 @@ def _read_matrix(
             not finite.
     """
     where = f"{archive}: {name}"
-    # Unit of the rates, time, and seconds to the next matrix.
+    # Unit of the rates, and time.
     root = _parse_xml(content, where)
     unit_gbps, _ = _gbps_of_unit(root, where)
     time = _time(root, where)
-    granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
-    granularity_match = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
-    interval_s = (
-        int(granularity_match[1]) * _SECONDS_PER_UNIT[granularity_match[2]]
-        if granularity_match
-        else 0
-    )
     # Gbit/s by pair of node indices.
     rates: dict[tuple[int, int], float] = {}
     for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
@@ -315,7 +315,7 @@ def _read_matrix(
     return _Matrix(
         name,
         time,
-        interval_s,
+        _interval_s(root),
         pair_codes,
         np.array([rates[pair] for pair in sorted_pairs], dtype=np.float64),
     )

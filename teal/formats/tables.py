@@ -651,6 +651,18 @@ class _InvalidRows:
             )
 
 
+def _node_names(topology: Topology) -> _NodeNames:
+    """Return the names and aliases of all nodes, with the index of each node."""
+    import pyarrow as pa
+
+    node_index = topology.node_index()
+    return _NodeNames(
+        topology.name,
+        pa.array(list(node_index), pa.string()),
+        np.array(list(node_index.values()), dtype=np.int64),
+    )
+
+
 def _parse_batches(
     source: _TableSource,
     topology: Topology,
@@ -677,13 +689,7 @@ def _parse_batches(
     import pyarrow as pa
 
     where = source.where
-    # Node index by name or alias.
-    node_index = topology.node_index()
-    node_names = _NodeNames(
-        topology.name,
-        pa.array(list(node_index), pa.string()),
-        np.array(list(node_index.values()), dtype=np.int64),
-    )
+    node_names = _node_names(topology)
     invalid_rows = _InvalidRows(where, source.first_line)
     column_indices = source.column_indices
     # Unit in brackets in the heading of the rates; "" for none.
