@@ -3,7 +3,7 @@
 >>> teal.allocate(topology, traffic, gap=1e-3)
 
 Keyword arguments have the names of the command's options, with _ for -, and are validated in the
-same way.  Packages have modules ``api`` of the same form, whose functions are names of ``teal``.
+same way.  Each package has such a module ``api``; ``teal`` exports the functions of all of them.
 """
 
 from __future__ import annotations

@@ -715,5 +715,5 @@ class Objective:
 
 @functools.lru_cache(maxsize=256)
 def _cached_objective(name: str) -> Objective:
-    """Return the objective of a name with options; the 256 last used ones are cached."""
+    """Parse an objective, a name with its options; the 256 most recently used are cached."""
     return Objective(name)

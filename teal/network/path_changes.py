@@ -429,8 +429,9 @@ def with_moves(paths: PathSet) -> PathSet:
     """Return the paths with each path k duplicated as paths 2 k and 2 k + 1; the second copy ends
     with a virtual link.
 
-    The virtual link has the index E; its load is the traffic that moves onto paths.  The result is
-    computed once per path set.
+    A demand's traffic on path 2 k stays where it is installed; traffic on path 2 k + 1 is new on
+    path k.  The load of the virtual link, which has the index E, is the new traffic of all demands,
+    so that its capacity limits the churn.  The result is computed once per path set.
 
     Args:
         paths: paths over E links.

@@ -172,6 +172,7 @@ class CudaBackend:
         features = path_values.shape[-1]
         if not path_values.numel() or not self.num_nodes:
             return path_values.new_zeros(batch, self._num_links, features)
+        # Sums through each node of the tries of paths; then sums of the nodes of each link.
         flows = path_values.new_empty(batch, self.num_nodes, features)
         layout = self.layout(path_values.dtype, features)
         blocks = min(self.sources * batch * -(-features // layout.lanes), layout.max_blocks)

@@ -319,10 +319,10 @@ class _MatrixFairness:
 
 
 def _unilateral_limit(price: Tensor, capacity_value: float, rate: Tensor, weight: Tensor) -> Tensor:
-    """Return the largest rate (n,) in Gbit/s of each demand alone, at least its present rate.
+    """Return the largest rate (n,) in Gbit/s to which each demand can be raised by itself.
 
     It is (value of all capacity - cost of the other demands) / price, where each other demand keeps
-    its rate, or falls to the level of this demand if it has more.
+    its rate, or falls to the level of this demand if it has more; at least the present rate.
 
     Args:
         price: (n,) price of the cheapest path of each demand, above 0.

@@ -241,12 +241,11 @@ class _ClassPrograms:
     def __init__(
         self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False
     ) -> None:
-        # (D, J) largest flow of each column: smallest limit of its rows, 0 for dead columns;
-        # Gbit/s.
         self._program = program
         self.limit = program.limit[0].cpu().numpy()
         demand = program.demand[0].cpu().numpy()
         is_live = program.live[0].cpu().numpy()
+        # (D, J) largest flow of each column, Gbit/s: smallest limit of its rows, 0 for dead columns.
         bottleneck = -program.columns.path_max(-program.limit)[0][0].cpu().numpy()
         path_capacity = np.where(is_live, bottleneck, 0)
         # Upper bounds of the columns, Gbit/s.  Infinite without caps: a bound that a row implies

@@ -77,7 +77,7 @@ def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> 
 
 
 def with_missing_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> PathSet:
-    """Return the candidate paths with those that cuts over all paths need.
+    """Add the paths to the candidates without which cuts are invalid over all paths.
 
     For each cut with a positive dual, the shortest path of each demand under its prices is added if
     it is cheaper than all live candidates.  No path is added twice.

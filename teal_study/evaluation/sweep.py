@@ -215,7 +215,7 @@ def _measure_run(
 def _training_settings(
     config: SweepConfig, settings: dict[str, Any], seed: int, folder: Path
 ) -> TrainConfig:
-    """Return the settings of a training run, which continues the one in ``folder`` with --resume.
+    """Return the settings of a training run in ``folder``; with --resume it continues there.
 
     Args:
         config: settings of the sweep.

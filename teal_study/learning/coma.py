@@ -215,7 +215,8 @@ def advantages(
         problem: B matrices.
         means: (B, D, K) means of the policy, from which the samples a_i' are drawn.
         actions: (B, D, K) joint action a.
-        exploration: number of samples, standard deviation and rounding.
+        exploration: number of samples, standard deviation, and entries of the split tables to
+            which actions are rounded (0: none).
         noise: source of the samples.
     """
     splits = exploration.execute(problem, actions).detach()
@@ -223,6 +224,7 @@ def advantages(
         exploration.execute(problem, sample_actions(means, exploration.std, noise))
         for _ in range(exploration.samples)
     )
+    # Value maximisation without rounding to tables: differences of the reward, nearly exact.
     if problem.objective.maximises_value and not exploration.entries:
         reward_change = _RewardChange(problem, splits)
         return (
@@ -231,6 +233,7 @@ def advantages(
             )
             / exploration.samples
         )
+    # Min-max programs of few demands times links: exact differences of the reward.
     if problem.demand_set.carries_all and is_affordable(problem):
         changes = (change_of_reward(problem, splits, drawn) for drawn in sample_splits)
         return -sum(changes, start=splits.new_zeros(())) / exploration.samples

@@ -49,7 +49,7 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     unprojected = point.splits + (scaled_value - scaled_price) * primal_step
     # For the projection: the metric diag(1 / slope), None for one step size per demand; and the
-    # change of a split by a value per Gbit/s.
+    # step of a split for each unit of value per Gbit/s (utilities are part of the prox).
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
     value_step = primal_step / scale.objective_scale[..., None]
     splits = problem.demand_set.project(unprojected, problem.path_mask, slope, value_step)

@@ -175,14 +175,14 @@ class ClassRows:
         return self._programs[class_index]
 
     def _new_program(self, class_index: int) -> Problem:
-        """Build the program of the classes up to ``class_index``, with a value of 1 per Gbit/s."""
+        """Build the program of the classes up to ``class_index``; ``program`` sets their values."""
         problem64 = self._problem
-        # Conditions may need all demands, so that lower classes stay, without value.
+        # Conditions may need all demands: lower classes stay, and get the value 0.
         if problem64.conditions:
             return dataclasses.replace(
                 problem64, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
             )
-        # Separate rows: the demands of these classes come first.
+        # A row is a demand of one class, sorted by class.
         if not self.is_merged:
             part = problem64.first_demands(int(self._classes.ptr[class_index + 1]))
             return dataclasses.replace(
@@ -190,7 +190,7 @@ class ClassRows:
                 objective=Objective(ObjectiveName.WEIGHTED_FLOW),
                 demand_value=torch.ones_like(part.demand[0]),
             )
-        # Merged rows: demand of all these classes, over the paths of the node pair.
+        # A row is a node pair with the demand of all these classes.
         demand = self._class_demands(class_index).sum(1)
         paths = self._rows.paths
         ops = problem64.ops
