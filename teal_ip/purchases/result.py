@@ -23,6 +23,11 @@ _MAX_USEFUL_GAP = 0.5
 _MAX_NAMED = 5
 
 
+def _failure_phrase(failure: str) -> str:
+    """Return "under failure of NAME", or "without failure" for the name ""."""
+    return f"under failure of {failure}" if failure else "without failure"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Purchase:
     """Capacity added to one cable.
@@ -301,7 +306,7 @@ class UpgradePlan:
             lines.append(f"{self.growth}; {self.routing_text}")
             full_links = [entry for entry in self.forecasts if entry.full_under_failure]
             lines += [
-                f"{entry.link} is full under failure of {entry.worst_failure or 'nothing'} "
+                f"{entry.link} is full {_failure_phrase(entry.worst_failure)} "
                 f"{month_phrase(entry.full_under_failure)}"
                 for entry in full_links[:_MAX_NAMED]
             ]

@@ -216,7 +216,7 @@ def results_of(
     """
     # Links without capacity count as unused; -1 stands for no busiest link.
     utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
-    busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)
+    busiest = np.where(utilisation.max(2) > 0, utilisation.argmax(2), -1)
     overload = np.maximum(0, load - capacity).sum(2)
     return FailureResults(
         utilisation.max(2), busiest, overload, lost, at_risk, load if loads else load[:0].copy()

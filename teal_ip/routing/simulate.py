@@ -58,7 +58,7 @@ class MatrixLoad:
         timestamp: timestamp of the matrix, ISO 8601.
         demand: sum of all demands, Gbit/s.
         utilisation: largest link utilisation.
-        busiest: name of the most utilised link.
+        busiest: name of the most utilised link; "" if none is used.
         overload: load above capacity, summed over links, Gbit/s.
         lost: Gbit/s that is not delivered: no path, or a policy with an unusable segment.
         latency_mean: mean latency over the delivered volume, ms.
@@ -634,7 +634,7 @@ def _matrix_load(
         str(traffic.timestamps[index]),
         float(demand.sum()),
         float(utilisation[busiest_link]),
-        link_names[busiest_link],
+        link_names[busiest_link] if utilisation[busiest_link] > 0 else "",
         float(np.maximum(0, load - capacity).sum()),
         float(loads.lost[block_position]),
         float((volume * latency).sum() / volume.sum()) if len(latency_order) else math.nan,

@@ -403,14 +403,17 @@ def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
 
 def _time_cell(time: TimeToGap | None) -> str:
     """Format a time to the gap and its speedup, such as "12 ms (3x)"; "-" for None, and "not
-    reached" for an infinite time.
+    reached" for an infinite time, also of PDHG alone.
     """
     if time is None:
         return "-"
     if not math.isfinite(time.seconds):
         return "not reached"
-    ratio = "" if time.scheme in (COLD, WARM) else f" ({time.speedup:.2g}x)"
-    return time_text(time.seconds) + ratio
+    if time.scheme in (COLD, WARM):
+        return time_text(time.seconds)
+    # Infinite if neither a cold nor a warm start of PDHG reached the gap.
+    ratio = f"{time.speedup:.2g}x" if math.isfinite(time.speedup) else "PDHG: not reached"
+    return f"{time_text(time.seconds)} ({ratio})"
 
 
 def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:

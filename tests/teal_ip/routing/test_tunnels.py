@@ -17,6 +17,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
 from teal.runtime.arrays import FloatArray, IntArray
 from teal_ip.readings.files import load_counters
+from teal_ip.routing.installed import results_of
 from teal_ip.routing.tunnels import TunnelLoads, Tunnels
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 from tests.teal_ip.routing.test_simulate import DEMANDS, LINKS
@@ -206,3 +207,13 @@ def test_classes_of_a_pair_on_one_path_add_up(tmp_path: Path) -> None:
     topology = load_topology(tmp_path / "net.csv")
     tunnels = Tunnels.read(file, topology, np.array([[0, topology.node_index()["d"]]]))
     assert tunnels.share.tolist() == [0.5, 0.5]
+
+
+def test_where_only_links_without_capacity_are_loaded_no_link_is_the_busiest() -> None:
+    """One failure and one matrix: 2 Gbit/s on a link of 0 Gbit/s, then on one of 4 Gbit/s."""
+    nothing = np.zeros((1, 1))
+    for capacity, busiest, utilisation in (([4.0, 0.0], -1, 0.0), ([4.0, 4.0], 1, 0.5)):
+        load = np.array([[[0.0, 2.0]]])
+        results = results_of(load, nothing, nothing, np.array(capacity), loads=False)
+        assert results.busiest.tolist() == [[busiest]]
+        assert results.utilisation.tolist() == [[utilisation]]

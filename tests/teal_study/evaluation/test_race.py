@@ -206,3 +206,11 @@ def test_race_command_writes_its_rows_manifest_and_plot(
     assert json.loads((out / "manifest.json").read_text())["settings"]["race"] is True
     assert (out / "race.png").read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--out", str(tmp_path / "x"), "--fail", "1,2"]) == 2
+
+
+def test_a_scheme_that_reaches_a_gap_that_pdhg_misses_has_no_factor() -> None:
+    runs = [_race_run(COLD, 9.0, 0.05), _race_run(WARM, 9.0, 0.05), _race_run("fast", 1.0, 0.01)]
+    (row,) = [
+        line for line in time_table(times_to_gap(runs, 0.01), 0.01).texts() if line[0] == "fast"
+    ]
+    assert "1.00 s (PDHG: not reached)" in row
