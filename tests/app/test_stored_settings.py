@@ -82,4 +82,4 @@ def test_training_goes_on_without_options_and_its_log_and_card_say_what_was_done
     assert main(["train", "--resume", "--out", str(tmp_path / "nothing")]) == 2
     (out / "settings.json").write_text("{}")
     assert main(["train", "--resume", "--out", str(out)]) == 2
-    assert "settings of a run" in capsys.readouterr().err
+    assert "wrote these settings" in capsys.readouterr().err

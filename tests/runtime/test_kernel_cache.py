@@ -322,7 +322,7 @@ def results():
         generator = np.random.default_rng(seed)
         prices = torch.from_numpy(generator.uniform(0, 1, tuple(problem.capacity.shape)))
         splits = preferred(problem, problem.even_splits / 3, "latency")
-        figures = assess(problem, Allocation.of_batch(splits, prices, 0.0)).figures(0)
+        figures = assess(problem, Allocation.of_batch(splits, prices, 0.0)).metrics(0)
         bound = float(all_paths_bound(problem, prices)[0])
         found += [splits.tolist(), [figures.value, figures.bound, figures.max_link_utilisation, bound]]
         weight = generator.integers(1, 5, topology.num_links).astype(float)
