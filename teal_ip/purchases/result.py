@@ -24,7 +24,7 @@ _MAX_NAMED = 5
 
 
 def _failure_phrase(failure: str) -> str:
-    """Return "under failure of NAME", or "without failure" for the name ""."""
+    """Describe a failure by its name: "under failure of NAME"; "without failure" for ""."""
     return f"under failure of {failure}" if failure else "without failure"
 
 

@@ -55,7 +55,8 @@ def describe(simulation: Simulation) -> str:
         [
             f"{matrix_label}: {worst.demand:.6g} Gbit/s of demand{lost_text}",
             *([without_path.sentence()] if without_path is not None and without_path.pairs else []),
-            f"largest link utilisation {100 * worst.utilisation:.2f}% on {worst.busiest}, "
+            f"largest link utilisation {100 * worst.utilisation:.2f}% on "
+            f"{worst.busiest or 'no link'}, "
             f"{worst.overload:.6g} Gbit/s of load above capacity over all links",
             f"latency: mean {worst.latency_mean:.4g} ms, 99th percentile over the volume "
             f"{worst.latency_99:.4g} ms, largest {worst.latency_worst:.4g} ms",
@@ -290,6 +291,8 @@ def loads_sentence(simulation: Simulation) -> str:
     sentences = [
         f"The most utilised link without failure is {worst_matrix.busiest}, at "
         f"{percent(worst_matrix.utilisation)} of its capacity."
+        if worst_matrix.busiest
+        else "No link is used without failure."
     ]
     # Failures, the worst first: the worst one, and the number of those that overload a link.
     if simulation.failures:

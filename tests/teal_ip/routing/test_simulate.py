@@ -83,6 +83,16 @@ def test_loads_latency_and_failures_by_hand(
     assert failures["a - b"]["lost"] == 0
 
 
+def test_without_traffic_no_link_is_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "demands.csv").write_text("source,target,rate\na,d,0\n", encoding="utf-8")
+    matrix = _json("simulate", capsys)["matrices"][0]
+    assert (matrix["busiest"], matrix["utilisation"]) == ("", 0)
+    _run("simulate --out run")
+    assert "0.00% on no link" in capsys.readouterr().out
+    page = (files / "run" / "simulate.html").read_text(encoding="utf-8")
+    assert "No link is used without failure." in page
+
+
 def test_a_lower_metric_ties_and_ucmp_shares_by_capacity(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
